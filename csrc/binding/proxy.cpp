@@ -1,0 +1,173 @@
+// Wires, the proxy and failure records: gin._core.Fabric, Proxy, read_record, fail.
+#include "proxy/proxy.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "binding/binding.h"
+#include "error.h"
+#include "proxy/ring_rate.h"
+#include "wire/faulty.h"
+#include "wire/registry.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gin::binding {
+namespace {
+
+template <class T>
+T* at(uint64_t address) {
+  return reinterpret_cast<T*>(address);
+}
+
+// Option values may be given as numbers.
+wire::Options text_options(const nb::dict& options) {
+  wire::Options texts;
+  for (auto [key, value] : options) texts[nb::cast<std::string>(key)] = nb::cast<std::string>(nb::str(value));
+  return texts;
+}
+
+std::shared_ptr<wire::Fabric> make_fabric(const std::string& wire, uint32_t rank, uint32_t size,
+                                          const nb::dict& options) {
+  return wire::make_fabric(wire, rank, size, text_options(options));
+}
+
+nb::bytes add_region(wire::Fabric& fabric, uint32_t region, uint64_t address, uint64_t nbytes) {
+  const std::string exported = fabric.add_region(region, at<void>(address), nbytes);
+  return nb::bytes(exported.data(), exported.size());
+}
+
+void import_region(wire::Fabric& fabric, uint32_t region, uint32_t peer, const nb::bytes& exported, uint64_t mapped) {
+  fabric.import_region(region, peer, std::string(exported.c_str(), exported.size()), at<void>(mapped));
+}
+
+void set_faults(wire::Fabric& fabric, const nb::dict& faults) {
+  wire::Faults* found = wire::faults_of(fabric);
+  if (!found)
+    throw Error(Error::Kind::config,
+                "this wire was made without faults; give at least one fault.* option when making it");
+  wire::set_faults(*found, text_options(faults));
+}
+
+template <class T>
+void take(const nb::dict& options, const char* key, T& value) {
+  if (options.contains(key)) value = nb::cast<T>(options[key]);
+}
+
+proxy::ProxyOptions proxy_options(const nb::dict& options) {
+  proxy::ProxyOptions o;
+  take(options, "depth", o.depth);
+  take(options, "threads", o.threads);
+  take(options, "spin", o.thread.spin);
+  take(options, "yield", o.thread.yield);
+  take(options, "sleep_us", o.thread.sleep_us);
+  take(options, "cpu", o.thread.cpu);
+  for (auto [key, value] : options) {
+    const std::string name = nb::cast<std::string>(key);
+    if (name != "depth" && name != "threads" && name != "spin" && name != "yield" && name != "sleep_us" &&
+        name != "cpu")
+      throw Error(Error::Kind::config, "the proxy has no option '" + name +
+                                           "'; it takes depth, threads, spin, yield, "
+                                           "sleep_us and cpu");
+  }
+  return o;
+}
+
+using Layout = std::tuple<uint32_t, uint32_t, uint32_t>;
+
+void make_proxy(proxy::Proxy* self, std::shared_ptr<wire::Fabric> fabric, const Layout& layout, uint32_t counters,
+                uint64_t record, const nb::dict& options, uint64_t failed) {
+  const auto [contexts, ids, size] = layout;
+  new (self) proxy::Proxy(std::move(fabric), {contexts, ids, size}, counters, *at<Record>(record), at<uint32_t>(failed),
+                          proxy_options(options));
+}
+
+nb::dict stats(const proxy::Proxy& p) {
+  const proxy::Stats s = p.stats();
+  nb::dict d;
+  d["descriptors"] = s.descriptors;
+  d["batches"] = s.batches;
+  d["failures"] = s.failures;
+  d["max_depth"] = s.max_depth;
+  return d;
+}
+
+nb::object read_record(uint64_t address) {
+  const Record& record = *at<Record>(address);
+  if (!proxy::has_failed(record)) return nb::none();
+  nb::dict d;
+  d["code"] = uint32_t(record.code);
+  d["operation"] = uint32_t(record.operation);
+  d["peer"] = record.peer;
+  d["context"] = record.context;
+  d["id"] = record.id;
+  d["expected"] = record.expected;
+  d["seen"] = record.seen;
+  d["detail"] = record.detail;
+  d["block"] = nb::make_tuple(record.block[0], record.block[1], record.block[2]);
+  d["thread"] = nb::make_tuple(record.thread[0], record.thread[1], record.thread[2]);
+  return d;
+}
+
+bool fail(uint64_t address, uint32_t code, int32_t peer, uint32_t operation, uint64_t detail) {
+  proxy::Failure failure;
+  failure.code = Code(code);
+  failure.operation = Operation(operation);
+  failure.peer = peer;
+  failure.detail = detail;
+  return proxy::fail(*at<Record>(address), failure);
+}
+
+void register_records(nb::module_& m) {
+  m.def("read_record", &read_record, "address"_a, "A failure record's fields, or None while there is no failure.");
+  m.def("fail", &fail, "address"_a, "code"_a, "peer"_a = -1, "operation"_a = 0, "detail"_a = 0,
+        "Records a failure unless there is one; returns whether this one stands.");
+  m.attr("code_ok") = uint32_t(Code::ok);
+  m.attr("code_timeout") = uint32_t(Code::timeout);
+  m.attr("code_remote") = uint32_t(Code::remote);
+  m.attr("code_range") = uint32_t(Code::range);
+  m.attr("code_unsupported") = uint32_t(Code::unsupported);
+  m.attr("code_internal") = uint32_t(Code::internal);
+}
+
+}  // namespace
+
+void register_proxy(nb::module_& m) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  m.def("wires", &wire::names, "The names that Fabric takes.");
+  nb::class_<wire::Fabric>(m, "Fabric", "One job's memory and peers over one kind of wire.")
+      .def(nb::new_(&make_fabric), "wire"_a, "rank"_a, "size"_a, "options"_a = nb::dict())
+      .def("add_region", &add_region, "region"_a, "address"_a, "nbytes"_a,
+           "Names this rank's memory; returns what every peer hands to import_region.")
+      .def("import_region", &import_region, "region"_a, "peer"_a, "exported"_a, "mapped"_a = 0,
+           "Makes a peer's region reachable; `mapped` is where it is mapped here, 0 for nowhere.")
+      .def("remove_region", &wire::Fabric::remove_region, "region"_a)
+      .def("set_faults", &set_faults, "faults"_a, "Changes fault.* options of a wire made with some. For tests.")
+      .def_prop_ro("max_message", &wire::Fabric::max_message);
+
+  nb::class_<proxy::Proxy>(m, "Proxy", "Descriptor rings, one per context, and the progress threads that serve them.")
+      .def("__init__", &make_proxy, "fabric"_a, "layout"_a, "counters"_a, "record"_a, "options"_a = nb::dict(),
+           "failed"_a = 0,
+           "layout is (contexts, ids, size); record and failed are addresses that must outlive the proxy.")
+      .def_prop_ro("device_state", [](const proxy::Proxy& p) { return reinterpret_cast<uint64_t>(p.device_state()); })
+      .def("start", &proxy::Proxy::start)
+      .def("stop", &proxy::Proxy::stop, "timeout"_a = 1.0, Release(),
+           "Ends the threads when the rings are empty, or after `timeout` seconds; returns whether they were empty.")
+      .def("step", &proxy::Proxy::step, "One step without threads; returns whether anything moved.")
+      .def("give_up", &proxy::Proxy::give_up, "peer"_a, "Operations to that peer fail at once from now on.")
+      .def_prop_ro("running", &proxy::Proxy::running)
+      .def_prop_ro("stats", &stats)
+      .def_prop_ro("affinity", &proxy::Proxy::affinity, "The CPUs that each progress thread may run on.");
+  m.attr("max_windows") = +ibrc::max_windows;
+  m.attr("max_ids") = +ibrc::max_ids;
+  m.attr("max_counters") = +ibrc::max_counters;
+  m.def("ring_rate", &proxy::ring_rate, "count"_a, "depth"_a = 1024, "deadline_s"_a = 30.0, Release(),
+        "Descriptors per second through a ring, its engine and the null wire.");
+  register_records(m);
+}
+
+}  // namespace gin::binding

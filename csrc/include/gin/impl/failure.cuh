@@ -1,0 +1,49 @@
+// The first failure is written once; every later wait returns it.
+#pragma once
+
+#include "memory.cuh"
+
+namespace gin::impl {
+
+// What a wait waits for, for the record it leaves when it fails.
+struct Subject {
+  Operation operation;
+  uint32_t context;
+  int32_t peer;
+  uint32_t id;
+};
+
+GIN_DEVICE bool failed(const Comm& comm) { return load_relaxed(comm.failed) != 0; }
+
+// The status of a job that has failed.
+GIN_DEVICE Status failure(const Comm& comm) {
+  for (uint32_t look = 0; look < 1000000; ++look) {
+    if (load_acquire(&comm.record->state) == Record::complete) return {comm.record->code};
+  }
+  return {Code::internal};
+}
+
+// Records a failure unless there is one already; returns the status that stands.
+GIN_DEVICE Status fail(const Comm& comm, Code code, Subject subject, uint64_t expected, uint64_t seen,
+                       uint64_t detail = 0) {
+  Record* record = comm.record;
+  uint32_t state = Record::empty;
+  if (Word<uint32_t>(record->state)
+          .compare_exchange_strong(state, Record::writing, cuda::memory_order_acquire, cuda::memory_order_relaxed)) {
+    record->code = code;
+    record->operation = subject.operation;
+    record->peer = subject.peer;
+    record->context = subject.context;
+    record->id = subject.id;
+    record->expected = expected;
+    record->seen = seen;
+    record->detail = detail;
+    record->block[0] = blockIdx.x, record->block[1] = blockIdx.y, record->block[2] = blockIdx.z;
+    record->thread[0] = threadIdx.x, record->thread[1] = threadIdx.y, record->thread[2] = threadIdx.z;
+    Word<uint32_t>(record->state).store(Record::complete, cuda::memory_order_release);
+  }
+  if (comm.failed != &record->state) store_relaxed(comm.failed, 1u);
+  return failure(comm);
+}
+
+}  // namespace gin::impl

@@ -1,0 +1,89 @@
+// Words that several agents write: always through these, at system scope.
+#pragma once
+
+#include <cuda/atomic>
+
+#if !defined(__CUDACC_RTC__)  // where memcpy is built in
+#include <string.h>
+#endif
+
+#include "../backend.cuh"
+
+namespace gin::impl {
+
+template <bool first, class A, class B>
+struct Select {
+  using type = A;
+};
+template <class A, class B>
+struct Select<false, A, B> {
+  using type = B;
+};
+
+template <class T>
+using Word = cuda::atomic_ref<T, cuda::thread_scope_system>;
+
+template <class T>
+GIN_DEVICE T load_acquire(T* word) {
+  return Word<T>(*word).load(cuda::memory_order_acquire);
+}
+
+template <class T>
+GIN_DEVICE T load_relaxed(T* word) {
+  return Word<T>(*word).load(cuda::memory_order_relaxed);
+}
+
+template <class T>
+GIN_DEVICE void store_relaxed(T* word, T value) {
+  Word<T>(*word).store(value, cuda::memory_order_relaxed);
+}
+
+GIN_DEVICE uint64_t add_release(uint64_t* word, uint64_t value) {
+  return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_release);
+}
+
+GIN_DEVICE uint64_t add_relaxed(uint64_t* word, uint64_t value) {
+  return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_relaxed);
+}
+
+// Stores a value where others may be polling it: in one piece when its size and place allow.
+template <class T>
+GIN_DEVICE void store_value(void* to, const T& value) {
+  if constexpr (sizeof(T) == 8 || sizeof(T) == 4) {
+    using Bits = typename Select<sizeof(T) == 8, uint64_t, uint32_t>::type;
+    if (reinterpret_cast<uintptr_t>(to) % sizeof(T) == 0) {
+      Bits bits;
+      memcpy(&bits, &value, sizeof(T));
+      store_relaxed(static_cast<Bits*>(to), bits);
+      return;
+    }
+  }
+  memcpy(to, &value, sizeof(T));
+}
+
+GIN_DEVICE void fence_system() { cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_system); }
+
+// An atomic on memory this thread can load and store. Returns the old value.
+template <class T>
+GIN_DEVICE T atomic_here(T* word, AtomicOp op, T operand, T compare) {
+  Word<T> target(*word);
+  constexpr auto order = cuda::memory_order_acq_rel;
+  switch (op) {
+    case AtomicOp::fetch_add:
+      return target.fetch_add(operand, order);
+    case AtomicOp::swap:
+      return target.exchange(operand, order);
+    case AtomicOp::fetch_and:
+      return target.fetch_and(operand, order);
+    case AtomicOp::fetch_or:
+      return target.fetch_or(operand, order);
+    case AtomicOp::fetch_xor:
+      return target.fetch_xor(operand, order);
+    case AtomicOp::compare_swap:
+      target.compare_exchange_strong(compare, operand, order, cuda::memory_order_acquire);
+      return compare;
+  }
+  return T{};
+}
+
+}  // namespace gin::impl

@@ -1,0 +1,152 @@
+// flush, tickets, fence, quiet, barrier.
+#pragma once
+
+#include "../context.cuh"
+#include "signal.cuh"
+
+namespace gin {
+
+namespace impl {
+
+GIN_DEVICE Status finish(Channel channel, Operation operation, Ticket& ticket) {
+  if (!ticket.native) return {};
+  return wait_for(channel.comm, {operation, channel.index, int32_t(ticket.peer), 0},
+                  [&] { return Backend::flush_done(channel, ticket); });
+}
+
+GIN_DEVICE Status flush_all(Channel channel) {
+  if (never_native(channel.comm)) return {};
+  Status status;
+  for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) {
+    Ticket ticket = Backend::flush_begin(channel, peer);
+    status = finish(channel, Operation::flush, ticket);
+    if (Backend::flush_covers_all_peers_supported) break;
+  }
+  return status;
+}
+
+// The signal words of one barrier index, behind the user's signals: two that take turns for the exchange, then one per round.
+GIN_DEVICE uint32_t barrier_word(const Comm& comm, uint32_t index, uint32_t word) {
+  return comm.signals + index * comm.rounds + word;
+}
+
+GIN_DEVICE Status await_barrier(Channel channel, uint32_t index, uint32_t word, int32_t peer, uint64_t least) {
+  return wait_until(channel.comm, {Operation::barrier, channel.index, peer, index}, least, channel.comm.timeout_ns,
+                    [&] { return raw_signal(channel, word); });
+}
+
+// Everybody signals everybody, itself included. Turns make the count exact: a member can only be one barrier ahead, and then
+// it adds to the other word. Ordered signals drain, because each covers what its sender put here.
+GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index, bool drain) {
+  const Comm& comm = channel.comm;
+  uint64_t* entered = &comm.entered[2 * (uint64_t(channel.index) * comm.barriers + index)];
+  const uint64_t turn = load_relaxed(entered) + 1;
+  store_relaxed(entered, turn);
+  const uint32_t members = team.members(comm), word = barrier_word(comm, index, turn & 1);
+  const uint32_t me = team.member(comm.rank);
+  fence_system();
+  for (uint32_t i = 1; i <= members; ++i) {
+    send_signal(channel, team.world((me + i) % members), Signal{true, drain, word, 1});
+  }
+  return await_barrier(channel, index, word, -1, members * ((turn + (turn & 1)) / 2));
+}
+
+// ceil(log2(members)) rounds of one signal each. Drains only direct stores, which every round's release passes on.
+GIN_DEVICE Status disseminate(Channel channel, Team team, uint32_t index) {
+  const Comm& comm = channel.comm;
+  uint64_t* entered = &comm.entered[2 * (uint64_t(channel.index) * comm.barriers + index) + 1];
+  const uint64_t turn = load_relaxed(entered) + 1;
+  store_relaxed(entered, turn);
+  const uint32_t members = team.members(comm), me = team.member(comm.rank);
+  Status status;
+  uint32_t word = barrier_word(comm, index, 2);
+  for (uint32_t distance = 1; distance < members && status.ok(); distance *= 2, ++word) {
+    fence_system();
+    send_signal(channel, team.world((me + distance) % members), Signal{true, false, word, 1});
+    status = await_barrier(channel, index, word, int32_t(team.world((me + members - distance) % members)), turn);
+  }
+  return status;
+}
+
+constexpr uint32_t exchange_members = 8;  // up to here one exchange takes less time than rounds of it
+
+GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
+  if (!GIN_CHECK) return true;
+  const Comm& comm = channel.comm;
+  const uint32_t members = team.members(comm);
+  return check_id(channel, Operation::barrier, index, comm.barriers) &&
+         check_peer(channel, Operation::barrier, team.world(members - 1)) &&
+         (comm.rank >= team.start && team.member(comm.rank) < members &&
+              team.world(team.member(comm.rank)) == comm.rank
+              ? true
+              : refuse(channel, Operation::barrier, comm.rank, index, members, team.member(comm.rank)));
+}
+
+}  // namespace impl
+
+template <class Coop>
+GIN_DEVICE Status Context::flush(Coop coop) const {
+  coop.sync();
+  Status status;
+  if (coop.leader()) status = impl::flush_all(channel());
+  return impl::share(comm_, coop, status);
+}
+
+GIN_DEVICE Ticket Context::flush_async(uint32_t peer) const {
+  if (impl::never_native(comm_) || !impl::check_peer(channel(), Operation::flush, peer)) return {{0, 0}, peer, false};
+  return Backend::flush_begin(channel(), peer);
+}
+
+GIN_DEVICE bool Context::test(Ticket& ticket) const { return !ticket.native || Backend::flush_done(channel(), ticket); }
+
+template <class Coop>
+GIN_DEVICE Status Context::wait(Coop coop, Ticket ticket) const {
+  coop.sync();
+  Status status;
+  if (coop.leader()) status = impl::finish(channel(), Operation::flush, ticket);
+  return impl::share(comm_, coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::fence(Coop coop) const {
+  coop.sync();
+  Status status;
+  impl::fence_system();
+  if (coop.leader() && !impl::never_native(comm_)) {
+    // Direct stores after native puts are ordered by nobody but us.
+    if (comm_.flags & Comm::mixed) {
+      status = Backend::quiet(channel());
+    } else {
+      status = Backend::fence(channel());
+    }
+  }
+  return impl::share(comm_, coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::quiet(Coop coop) const {
+  static_assert(Backend::quiet_supported && sizeof(Coop), "gin: this backend has no quiet; use an ordered signal, or barrier with drain");
+  coop.sync();
+  Status status;
+  impl::fence_system();
+  if (coop.leader() && !impl::never_native(comm_)) status = Backend::quiet(channel());
+  return impl::share(comm_, coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool drain) const {
+  coop.sync();
+  Status status;
+  if (coop.leader()) {
+    if (!impl::check_barrier(channel(), team, index)) {
+      status = impl::failure(comm_);
+    } else if (team.members(comm_) <= impl::exchange_members || (drain && !impl::never_native(comm_))) {
+      status = impl::exchange(channel(), team, index, drain);
+    } else {
+      status = impl::disseminate(channel(), team, index);
+    }
+  }
+  return impl::share(comm_, coop, status);
+}
+
+}  // namespace gin

@@ -1,0 +1,45 @@
+// The choice between a peer's memory itself and the backend's own operations, and what the direct route needs.
+#pragma once
+
+#include "count.cuh"
+
+namespace gin::impl {
+
+// Where a place of a peer can be loaded and stored, if the route allows it and the hardware does.
+GIN_DEVICE void* direct_pointer(Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
+  return channel.comm.flags & Comm::native_only ? nullptr : Backend::peer_pointer(channel, window, offset, peer);
+}
+
+// Whether no operation of this communicator ever goes through the backend.
+GIN_DEVICE bool never_native(const Comm& comm) {
+  return (comm.flags & (Comm::native_only | Comm::all_direct | Comm::mixed)) == Comm::all_direct;
+}
+
+// Adds to a signal of the peer by whichever route covers what it has to cover: an ordered one goes native where some puts to
+// that peer did, and covers direct stores there because they are performed before it is posted.
+GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal) {
+  const Comm& comm = channel.comm;
+  void* word = nullptr;
+  if (!(signal.ordered && (comm.flags & Comm::mixed))) {
+    word = direct_pointer(channel, comm.control, comm.layout().direct(channel.index, signal.id), peer);
+  }
+  if (word) {
+    add_release(static_cast<uint64_t*>(word), signal.add);
+  } else {
+    if (comm.flags & Comm::mixed) fence_system();
+    Backend::signal(channel, peer, signal);
+  }
+}
+
+// A signal's two words of this rank, before anything is taken off.
+GIN_DEVICE uint64_t raw_signal(Channel channel, uint32_t id) {
+  const Comm& comm = channel.comm;
+  uint64_t value = 0;
+  if (!(comm.flags & Comm::native_only)) {
+    value = load_acquire(static_cast<uint64_t*>(comm.control.local(comm.layout().direct(channel.index, id))));
+  }
+  if (!never_native(comm)) value += Backend::signal_value(channel, id);
+  return value;
+}
+
+}  // namespace gin::impl

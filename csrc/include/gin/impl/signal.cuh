@@ -1,0 +1,170 @@
+// signal, wait, read, epochs, counters.
+#pragma once
+
+#include "../context.cuh"
+#include "check.cuh"
+#include "route.cuh"
+#include "wait.cuh"
+
+namespace gin {
+
+namespace impl {
+
+GIN_DEVICE uint64_t signal_slot(Channel channel, uint32_t id) {
+  return uint64_t(channel.index) * channel.comm.signals + id;
+}
+
+GIN_DEVICE uint64_t counter_slot(Channel channel, uint32_t id) {
+  return uint64_t(channel.index) * channel.comm.counters + id;
+}
+
+GIN_DEVICE uint64_t signal_now(Channel channel, uint32_t id) {
+  return raw_signal(channel, id) - load_relaxed(&channel.comm.base[signal_slot(channel, id)]);
+}
+
+GIN_DEVICE uint64_t raw_counter(Channel channel, uint32_t id) {
+  uint64_t value = load_acquire(&channel.comm.counter[counter_slot(channel, id)]);
+  if (!never_native(channel.comm)) value += Backend::counter_value(channel, id);
+  return value;
+}
+
+GIN_DEVICE uint64_t counter_now(Channel channel, uint32_t id) {
+  return raw_counter(channel, id) - load_relaxed(&channel.comm.counter_base[counter_slot(channel, id)]);
+}
+
+GIN_DEVICE void advance_epoch(Channel channel, uint32_t id, uint64_t reached) {
+  uint64_t* epoch = &channel.comm.epoch[signal_slot(channel, id)];
+  if (load_relaxed(epoch) < reached) store_relaxed(epoch, reached);
+}
+
+GIN_DEVICE Subject subject(Channel channel, Operation operation, uint32_t id) {
+  return {operation, channel.index, -1, id};
+}
+
+}  // namespace impl
+
+template <class Remote>
+GIN_DEVICE void Context::signal(uint32_t peer, Remote remote) const {
+  const impl::Signal action = impl::to_signal(remote);
+  if (action.present && impl::check_peer(channel(), Operation::signal, peer) &&
+      impl::check_actions(channel(), Operation::signal, action, impl::no_counter)) {
+    impl::send_signal(channel(), peer, action);
+  }
+}
+
+GIN_DEVICE uint64_t Context::read(uint32_t id) const {
+  return impl::check_id(channel(), Operation::wait, id, comm_.signals) ? impl::signal_now(channel(), id) : 0;
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least) const {
+  return wait(coop, id, least, comm_.timeout_ns);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t timeout_ns) const {
+  coop.sync();
+  Status status;
+  if (coop.leader()) {
+    if (impl::check_id(channel(), Operation::wait, id, comm_.signals)) {
+      status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait, id), least, timeout_ns,
+                                [&] { return impl::signal_now(channel(), id); });
+      if (status.ok()) impl::advance_epoch(channel(), id, least);
+    } else {
+      status = impl::failure(comm_);
+    }
+  }
+  return impl::share(comm_, coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count) const {
+  coop.sync();
+  Status status;
+  uint32_t index = count;
+  if (coop.leader()) {
+    status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait, count ? ids[0] : 0), 1, comm_.timeout_ns,
+                              [&]() -> uint64_t {
+                                for (uint32_t i = 0; i < count; ++i) {
+                                  if (test(ids[i], least[i])) {
+                                    index = i;
+                                    return 1;
+                                  }
+                                }
+                                return 0;
+                              });
+    if (status.ok()) impl::advance_epoch(channel(), ids[index], least[index]);
+  }
+  status = impl::share(comm_, coop, status);
+  return {status, coop.broadcast(index)};
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait_all(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count) const {
+  coop.sync();
+  Status status;
+  for (uint32_t i = 0; i < count && status.ok() && coop.leader(); ++i) status = wait(thread, ids[i], least[i]);
+  return impl::share(comm_, coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait_some(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count,
+                                     uint32_t* which, uint32_t* found) const {
+  const Found first = wait_any(coop, ids, least, count);
+  if (coop.leader()) {
+    uint32_t hits = 0;
+    for (uint32_t i = 0; first.status.ok() && i < count; ++i) {
+      if (i == first.index || test(ids[i], least[i])) {
+        impl::advance_epoch(channel(), ids[i], least[i]);
+        which[hits++] = i;
+      }
+    }
+    *found = hits;
+  }
+  coop.sync();
+  return first.status;
+}
+
+GIN_DEVICE uint64_t Context::epoch(uint32_t id) const {
+  return impl::check_id(channel(), Operation::wait, id, comm_.signals)
+             ? impl::load_relaxed(&comm_.epoch[impl::signal_slot(channel(), id)])
+             : 0;
+}
+
+GIN_DEVICE uint64_t Context::reset(uint32_t id) const {
+  if (!impl::check_id(channel(), Operation::wait, id, comm_.signals)) return 0;
+  const uint64_t was = impl::signal_now(channel(), id);
+  uint64_t* base = &comm_.base[impl::signal_slot(channel(), id)];
+  impl::store_relaxed(base, impl::load_relaxed(base) + was);
+  impl::store_relaxed(&comm_.epoch[impl::signal_slot(channel(), id)], uint64_t(0));
+  return was;
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least) const {
+  coop.sync();
+  Status status;
+  if (coop.leader()) {
+    if (impl::check_id(channel(), Operation::wait_counter, id, comm_.counters)) {
+      status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait_counter, id), least, comm_.timeout_ns,
+                                [&] { return impl::counter_now(channel(), id); });
+    } else {
+      status = impl::failure(comm_);
+    }
+  }
+  return impl::share(comm_, coop, status);
+}
+
+GIN_DEVICE uint64_t Context::read_counter(uint32_t id) const {
+  return impl::check_id(channel(), Operation::wait_counter, id, comm_.counters) ? impl::counter_now(channel(), id) : 0;
+}
+
+GIN_DEVICE uint64_t Context::reset_counter(uint32_t id) const {
+  if (!impl::check_id(channel(), Operation::wait_counter, id, comm_.counters)) return 0;
+  const uint64_t was = impl::counter_now(channel(), id);
+  uint64_t* base = &comm_.counter_base[impl::counter_slot(channel(), id)];
+  impl::store_relaxed(base, impl::load_relaxed(base) + was);
+  return was;
+}
+
+}  // namespace gin

@@ -1,0 +1,46 @@
+// The one loop that every wait of one thread goes through.
+#pragma once
+
+#include "../platform/platform.cuh"
+#include "failure.cuh"
+
+namespace gin::impl {
+
+// Polls `seen()` until it returns at least `least`, the deadline passes (timeout_ns, 0 for none) or the job fails. Called by
+// one thread; says nothing to the rest of its group.
+template <class Seen>
+GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, uint64_t timeout_ns, Seen seen) {
+  if (failed(comm)) return failure(comm);
+  uint64_t value = seen();
+  if (value >= least) return {};
+  platform::Waiting waiting(subject.operation, subject.id, least);
+  uint64_t start = 0;
+  for (uint32_t polls = 1; value < least; ++polls) {
+    if (polls % platform::polls_per_failure == 0 && failed(comm)) return failure(comm);
+    if (polls % platform::polls_per_clock == 0 && timeout_ns) {
+      const uint64_t now = platform::clock_ns();
+      if (!start) start = now;
+      if (now - start > timeout_ns) {
+        platform::overdue();
+        return fail(comm, Code::timeout, subject, least, value);
+      }
+    }
+    waiting.poll();
+    value = seen();
+  }
+  return {};
+}
+
+// The same for something that is either so or not.
+template <class Done>
+GIN_DEVICE Status wait_for(const Comm& comm, Subject subject, Done done) {
+  return wait_until(comm, subject, 1, comm.timeout_ns, [&]() -> uint64_t { return done() ? 1 : 0; });
+}
+
+// Tells the group how its leader's wait ended; a group synchronisation.
+template <class Coop>
+GIN_DEVICE Status share(const Comm& comm, Coop coop, Status status) {
+  return coop.any(!status.ok()) ? (status.ok() ? failure(comm) : status) : Status{};
+}
+
+}  // namespace gin::impl

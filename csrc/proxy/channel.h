@@ -1,0 +1,89 @@
+// The consumer's side of one ring: takes descriptors, turns them into requests of one wire endpoint, retires them in
+// order.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "gin/backends/ibrc_proxy/ring.h"
+#include "gin/comm.h"
+#include "proxy/failures.h"
+#include "wire/wire.h"
+
+namespace gin::proxy {
+
+// What a channel has done since it began.
+struct Stats {
+  uint64_t descriptors = 0;  // operations taken from the ring
+  uint64_t batches = 0;      // times that at least one was taken
+  uint64_t failures = 0;     // operations that ended with anything but ok
+  uint64_t max_depth = 0;    // slots of operations in flight at most
+};
+
+class Channel {
+ public:
+  // Neither `ring` nor what it points to belongs to the channel.
+  Channel(uint32_t context, const ibrc::Ring& ring, uint32_t counters, ControlLayout layout,
+          std::unique_ptr<wire::Endpoint> endpoint, Failures& failures);
+
+  // Takes, posts and retires what it can without waiting; returns whether anything moved. One thread at a time.
+  bool step();
+
+  // Whether nothing is in flight and the next slot is empty. The stepping thread only.
+  bool idle() const;
+
+  // Any thread; the fields are each up to date, not together.
+  Stats stats() const;
+
+ private:
+  static constexpr size_t batch = 64;
+
+  // An operation between being taken and being retired, at the index of its first slot.
+  struct InFlight {
+    ibrc::Op op;
+    uint8_t slots;
+    bool done;
+    uint16_t counter, id;
+  };
+
+  bool take();
+  bool take_one();
+  void accept(const ibrc::Fields& fields, uint32_t slots);
+  bool check(const ibrc::Fields& fields);
+  void translate(const ibrc::Fields& fields, wire::Request& request) const;
+  bool post();
+  bool reap();
+  void finish(const wire::Completion& completion);
+  void succeed(uint64_t sequence, InFlight& operation);
+  void refuse(const ibrc::Fields& fields, Code code, uint64_t expected, uint64_t seen);
+  void drop_pending(uint32_t peer);
+  bool retire();
+  void publish();
+
+  // Ring.
+  const ibrc::Ring ring_;
+  const uint64_t mask_;
+  uint64_t tail_ = 0;     // next slot to take
+  uint64_t retired_ = 0;  // operations before it have ended
+  uint64_t settled_ = 0;
+  ibrc::Progress published_{};
+
+  // Wire.
+  std::unique_ptr<wire::Endpoint> endpoint_;
+  std::array<wire::Request, batch> pending_;  // [first_, last_) are to be posted
+  size_t first_ = 0, last_ = 0;
+  std::vector<InFlight> in_flight_;
+
+  const uint32_t context_, counters_;
+  const ControlLayout layout_;
+  const uint64_t signals_;  // offset of this context's first signal in the control window
+  Failures& failures_;
+
+  struct {
+    std::atomic<uint64_t> descriptors{0}, batches{0}, failures{0}, max_depth{0};
+  } counts_;
+};
+
+}  // namespace gin::proxy

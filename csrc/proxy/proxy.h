@@ -1,0 +1,67 @@
+// The host half of the ibrc_proxy backend: the rings' memory, an engine per progress thread, and their start and stop.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gin/backends/ibrc_proxy/ring.h"
+#include "proxy/thread.h"
+
+namespace gin::proxy {
+
+struct ProxyOptions {
+  uint32_t depth = 1024;  // slots of each context's ring: a power of two, at least 4
+  uint32_t threads = 1;   // contexts are dealt out to so many progress threads
+  ThreadOptions thread;
+};
+
+class Proxy {
+ public:
+  // One ring per context of `layout`, over an endpoint of the fabric each. `record` and `failed` (nullptr: the record's
+  // own state) are written on failure and must outlive the proxy. Throws gin::Error{config} for numbers that do not fit
+  // a descriptor. Nothing runs before `start`.
+  Proxy(std::shared_ptr<wire::Fabric> fabric, ControlLayout layout, uint32_t counters, Record& record, uint32_t* failed,
+        const ProxyOptions& options);
+
+  ~Proxy();
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+
+  // What Comm::backend points to, as long as the proxy lives.
+  const ibrc::Proxy* device_state() const { return &state_; }
+
+  void start();
+
+  // Lets the threads finish what is in the rings, for `timeout_s` at most; returns whether they did. Idempotent.
+  bool stop(double timeout_s);
+
+  // One step of all engines, for callers that drive them without threads. Not between start and stop.
+  bool step();
+
+  // From now on operations to that peer fail at once. Any thread.
+  void give_up(uint32_t peer) { failures_.give_up(peer); }
+
+  Stats stats() const;
+  std::vector<std::vector<int>> affinity();
+  bool running() const { return !threads_.empty(); }
+
+ private:
+  void check(uint32_t counters) const;
+  void lay_out_rings(uint32_t counters);
+
+  std::shared_ptr<wire::Fabric> fabric_;
+  const ControlLayout layout_;
+  const ProxyOptions options_;
+  Failures failures_;
+  struct Free {
+    void operator()(void* memory) const;
+  };
+  std::unique_ptr<char, Free> memory_;
+  ibrc::Result* results_ = nullptr;
+  std::vector<ibrc::Ring> rings_;
+  ibrc::Proxy state_{};
+  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<ProgressThread>> threads_;
+};
+
+}  // namespace gin::proxy

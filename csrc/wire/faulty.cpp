@@ -1,0 +1,137 @@
+#include "wire/faulty.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "error.h"
+
+namespace gin::wire {
+namespace {
+
+constexpr const char* prefix = "fault.";
+
+struct Field {
+  const char* name;
+  std::atomic<uint64_t> Faults::* value;
+};
+
+constexpr Field fields[] = {
+    {"fail_at", &Faults::fail_at},         {"fail_peer", &Faults::fail_peer}, {"fail_code", &Faults::fail_code},
+    {"fail_detail", &Faults::fail_detail}, {"accept", &Faults::accept},       {"refuse", &Faults::refuse},
+    {"reverse", &Faults::reverse},         {"hold", &Faults::hold},           {"settle_after", &Faults::settle_after},
+};
+
+class FaultyEndpoint final : public Endpoint {
+ public:
+  FaultyEndpoint(std::unique_ptr<Endpoint> inner, Faults& faults) : inner_(std::move(inner)), faults_(faults) {}
+
+  size_t post(const Request* requests, size_t count) override {
+    ++posts_;
+    uint64_t refuse = faults_.refuse;
+    if (refuse != Faults::off && refuse > 1 && posts_ % refuse != 0) return 0;
+    count = size_t(std::min<uint64_t>(count, faults_.accept));
+    for (size_t i = 0; i < count; ++i)
+      if (!post_one(requests[i])) return i;
+    return count;
+  }
+
+  size_t poll(Completion* completions, size_t count) override {
+    if (faults_.hold) return 0;
+    size_t got = 0;
+    while (got < count && !failed_.empty()) {
+      completions[got++] = failed_.front();
+      failed_.pop_front();
+    }
+    size_t own = got;
+    got += inner_->poll(completions + got, count - got);
+    for (size_t i = own; i < got; ++i)
+      if (polled_++ == faults_.fail_at) completions[i] = failure(completions[i].token, completions[i].peer);
+    if (faults_.reverse) std::reverse(completions, completions + got);
+    return got;
+  }
+
+  bool settled() override {
+    uint64_t left = faults_.settle_after;
+    if (left == 0) return inner_->settled();
+    faults_.settle_after = left - 1;
+    return false;
+  }
+
+ private:
+  bool post_one(const Request& request) {
+    if (request.verb != Verb::fence && request.peer == faults_.fail_peer) {
+      failed_.push_back(failure(request.token, request.peer));
+      return true;
+    }
+    return inner_->post(&request, 1) == 1;
+  }
+
+  Completion failure(uint64_t token, uint32_t peer) const {
+    return {token, Code(uint32_t(faults_.fail_code)), peer, faults_.fail_detail};
+  }
+
+  std::unique_ptr<Endpoint> inner_;
+  Faults& faults_;
+  std::deque<Completion> failed_;
+  uint64_t posts_ = 0, polled_ = 0;
+};
+
+class FaultyFabric final : public Fabric {
+ public:
+  FaultyFabric(std::unique_ptr<Fabric> inner, const Options& options) : inner_(std::move(inner)) {
+    set_faults(faults_, options);
+  }
+
+  std::string add_region(uint32_t region, void* base, uint64_t bytes) override {
+    return inner_->add_region(region, base, bytes);
+  }
+  void import_region(uint32_t region, uint32_t peer, const std::string& exported, void* mapped) override {
+    inner_->import_region(region, peer, exported, mapped);
+  }
+  void remove_region(uint32_t region) override { inner_->remove_region(region); }
+  std::unique_ptr<Endpoint> endpoint() override {
+    return std::make_unique<FaultyEndpoint>(inner_->endpoint(), faults_);
+  }
+  uint64_t max_message() const override { return inner_->max_message(); }
+
+  Faults& faults() { return faults_; }
+
+ private:
+  std::unique_ptr<Fabric> inner_;
+  Faults faults_;
+};
+
+}  // namespace
+
+bool is_fault(const std::string& key) {
+  return std::any_of(std::begin(fields), std::end(fields),
+                     [&](const Field& f) { return key == std::string(prefix) + f.name; });
+}
+
+bool has_faults(const Options& options) {
+  return std::any_of(options.begin(), options.end(), [](const auto& entry) { return is_fault(entry.first); });
+}
+
+std::string fault_names() {
+  std::string all;
+  for (const Field& field : fields) all += (all.empty() ? "" : ", ") + std::string(prefix) + field.name;
+  return all;
+}
+
+void set_faults(Faults& faults, const Options& options) {
+  for (const Field& field : fields) {
+    std::string key = std::string(prefix) + field.name;
+    if (options.count(key)) faults.*field.value = option(options, key, 0, 0, UINT64_MAX);
+  }
+}
+
+std::unique_ptr<Fabric> make_faulty(std::unique_ptr<Fabric> inner, const Options& options) {
+  return std::make_unique<FaultyFabric>(std::move(inner), options);
+}
+
+Faults* faults_of(Fabric& fabric) {
+  auto* faulty = dynamic_cast<FaultyFabric*>(&fabric);
+  return faulty ? &faulty->faults() : nullptr;
+}
+
+}  // namespace gin::wire

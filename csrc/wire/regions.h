@@ -1,0 +1,59 @@
+// What the shm wire knows of registered memory, here and on every peer.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace gin::wire {
+
+// A region on one peer: mapped here, or to be reached through the kernel at an address of that process.
+struct PeerRegion {
+  char* mapped = nullptr;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  pid_t pid = 0;  // 0 until it was imported
+};
+
+struct Region {
+  char* base;
+  uint64_t bytes;
+  std::vector<PeerRegion> peers;
+};
+
+// Regions are added, imported and removed by one thread while endpoints of others look them up without a lock.
+class Regions {
+ public:
+  Regions(uint32_t rank, uint32_t size);
+
+  std::string add(uint32_t region, void* base, uint64_t bytes);
+  void import(uint32_t region, uint32_t peer, const std::string& exported, void* mapped);
+  void remove(uint32_t region);
+
+  // nullptr when there is none.
+  const Region* find(uint32_t region) const {
+    return region < most ? table_[region].load(std::memory_order_acquire) : nullptr;
+  }
+
+  // The region on a peer, or nullptr when it was not imported.
+  const PeerRegion* find(uint32_t region, uint32_t peer) const {
+    const Region* found = find(region);
+    if (!found || peer >= size_ || !found->peers[peer].pid) return nullptr;
+    return &found->peers[peer];
+  }
+
+ private:
+  static constexpr uint32_t most = 1u << 13;  // windows, and a few of the library's own
+
+  uint32_t rank_, size_;
+  std::mutex mutex_;
+  std::unique_ptr<std::atomic<Region*>[]> table_;
+  std::vector<std::unique_ptr<Region>> all_;  // removed ones as well: an endpoint may still be looking at one
+};
+
+}  // namespace gin::wire

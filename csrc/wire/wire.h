@@ -1,0 +1,38 @@
+// What the progress engine, and every emulated library, posts to. A fabric is one job's memory and peers over one kind
+// of wire; an endpoint is one thread's way to post and to learn what has completed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "wire/request.h"
+
+namespace gin::wire {
+
+// One thread posts and polls. Requests of one context to one peer may settle in any order unless `ordered` or a fence
+// says otherwise; completions may come in any order.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  // Takes requests from the front and returns how many; fewer than `count` when full. What it takes it completes.
+  virtual size_t post(const Request* requests, size_t count) = 0;
+  // Writes up to `count` completions and returns how many. Never waits.
+  virtual size_t poll(Completion* completions, size_t count) = 0;
+  // Whether everything completed so far with ok has also settled at its target; to be asked until true. Never waits.
+  virtual bool settled() = 0;
+};
+
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+  // Names this rank's memory; returns what every peer has to hand to `import_region`. Throws gin::Error.
+  virtual std::string add_region(uint32_t region, void* base, uint64_t bytes) = 0;
+  // Makes a peer's region reachable. `mapped` is where this process maps the same memory, or nullptr.
+  virtual void import_region(uint32_t region, uint32_t peer, const std::string& exported, void* mapped) = 0;
+  virtual void remove_region(uint32_t region) = 0;
+  virtual std::unique_ptr<Endpoint> endpoint() = 0;
+  virtual uint64_t max_message() const = 0;
+};
+
+}  // namespace gin::wire

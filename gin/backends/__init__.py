@@ -1,0 +1,76 @@
+"""The backends by name, and what each can do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gin.errors import ConfigError, UnsupportedError
+
+if TYPE_CHECKING:
+    from gin.backends.base import Backend
+
+__all__ = ["NAMES", "Capabilities", "capabilities", "folder", "load", "require"]
+
+NAMES = ("nvshmem", "nccl_gin", "ibrc_proxy")
+
+_LINE = re.compile(r"^GIN_CAPABILITY\((\w+), (true|false)\)", re.MULTILINE)
+
+
+class Capabilities(Mapping[str, bool]):
+    """What a backend can do, by name. The same constants that its device code is compiled with."""
+
+    def __init__(self, backend: str, values: Mapping[str, bool]) -> None:
+        self.backend = backend
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> bool:
+        try:
+            return self._values[name]
+        except KeyError:
+            known = ", ".join(sorted(self._values))
+            raise ConfigError(f"no capability is called {name!r}; there are {known}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Capabilities({self.backend}: {', '.join(f'{k}={v}' for k, v in self._values.items())})"
+
+
+def folder(name: str) -> Path:
+    """The folder of a backend: its device code and its Python."""
+    return Path(__file__).parent / name
+
+
+@cache
+def capabilities(name: str) -> Capabilities:
+    """The capabilities of a backend, read from its capabilities.h."""
+    text = (folder(name) / "capabilities.h").read_text(encoding="utf-8")
+    return Capabilities(name, {match[1]: match[2] == "true" for match in _LINE.finditer(text)})
+
+
+def require(name: str, wanted: Iterable[str]) -> None:
+    """Raises UnsupportedError unless the backend has every capability in `wanted`; names those that do."""
+    for capability in wanted:
+        if not capabilities(name)[capability]:
+            able = [other for other in NAMES if capabilities(other)[capability]]
+            where = f"; {', '.join(able)} can" if able else ", nor can any other"
+            raise UnsupportedError(f"backend {name} cannot do {capability!r}{where}")
+
+
+def load(name: str, platform: str) -> type[Backend]:
+    """The class of a backend on a platform: `Backend` in gin/backends/<name>/<platform>.py."""
+    from importlib import import_module
+
+    backend: type[Backend] = import_module(f"gin.backends.{name}.{platform}").Backend
+    return backend

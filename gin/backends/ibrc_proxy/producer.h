@@ -1,0 +1,123 @@
+// The producer's side of a ring: reserve slots, see whether they are free, publish. Nothing here waits.
+#pragma once
+
+#include "ring.h"
+
+namespace gin::ibrc {
+
+// Words shared between producers, or with the engine.
+#if defined(__CUDA_ARCH__)
+GIN_IBRC_HD uint64_t load_acquire(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+GIN_IBRC_HD uint64_t load_shared(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.b64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
+  return value;
+}
+GIN_IBRC_HD void store_shared(uint64_t* word, uint64_t value) {
+  asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
+}
+GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+}
+#else
+GIN_IBRC_HD uint64_t load_acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+GIN_IBRC_HD uint64_t load_shared(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+GIN_IBRC_HD void store_shared(uint64_t* word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
+  return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
+#endif
+
+// Reserves `count` (1 or 2) consecutive slots and returns the sequence of the first. The lanes of a warp that reserve
+// in one ring at the same time share one atomic.
+GIN_IBRC_HD uint64_t reserve(const Ring& ring, uint32_t count) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  const uint32_t group = __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(ring.head));
+  const uint32_t doubles = __ballot_sync(group, count == 2);
+  const uint32_t leader = __ffs(group) - 1, before = group & ((1u << lane) - 1);
+  unsigned long long first = 0;
+  if (lane == leader) first = add_shared(ring.head, __popc(group) + __popc(doubles));
+  first = __shfl_sync(group, first, leader);
+  return first + __popc(before) + __popc(before & doubles);
+#else
+  return add_shared(ring.head, count);
+#endif
+}
+
+// Whether the slots before the sequence `end` may be written. Reads the engine's word only when the ring looks full.
+GIN_IBRC_HD bool has_room(const Ring& ring, uint64_t end) {
+  if (end - load_shared(ring.consumed_cache) <= ring.depth) return true;
+  const uint64_t consumed = load_acquire(&ring.progress->consumed);
+  store_shared(ring.consumed_cache, consumed);
+  return end - consumed <= ring.depth;
+}
+
+// What the caller wrote before is visible to whoever sees what it publishes after.
+GIN_IBRC_HD void release_payload(bool system) {
+#if defined(__CUDA_ARCH__)
+  if (system) {
+    __threadfence_system();
+  } else {
+    __threadfence();
+  }
+#else
+  (void)system;  // the first word's release store does it
+#endif
+}
+
+// Each word carries the phase, so the order in which the others arrive does not matter.
+GIN_IBRC_HD void store_slot(Descriptor* slot, const Descriptor& d) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.relaxed.sys.v2.b64 [%0], {%1, %2};" ::"l"(&slot->word[2]), "l"(d.word[2]), "l"(d.word[3])
+               : "memory");
+  asm volatile("st.relaxed.sys.v2.b64 [%0], {%1, %2};" ::"l"(&slot->word[0]), "l"(d.word[0]), "l"(d.word[1])
+               : "memory");
+#else
+  __atomic_store_n(&slot->word[1], d.word[1], __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->word[2], d.word[2], __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->word[3], d.word[3], __ATOMIC_RELAXED);
+  __atomic_store_n(&slot->word[0], d.word[0], __ATOMIC_RELEASE);
+#endif
+}
+
+// Publishes an operation in the slots it has reserved. An extension goes first, so that it is there when its operation
+// is.
+GIN_IBRC_HD void publish(const Ring& ring, uint64_t sequence, const Fields& fields) {
+  if (slots(fields) == 2) {
+    const uint64_t next = sequence + 1;
+    store_slot(&ring.slots[next & (ring.depth - 1)], encode_extension(fields, phase(next, ring.depth)));
+  }
+  store_slot(&ring.slots[sequence & (ring.depth - 1)], encode(fields, phase(sequence, ring.depth)));
+}
+
+// Claims a free result slot; result_slots when there is none now.
+GIN_IBRC_HD uint32_t claim_result(const Ring& ring) {
+  uint64_t open = load_shared(ring.free_results);
+  while (open) {
+    const uint64_t bit = open & (~open + 1);
+#if defined(__CUDA_ARCH__)
+    const uint64_t before = atomicAnd(reinterpret_cast<unsigned long long*>(ring.free_results), ~bit);
+    if (before & bit) return 63 - __clzll(static_cast<long long>(bit));
+#else
+    const uint64_t before = __atomic_fetch_and(ring.free_results, ~bit, __ATOMIC_ACQ_REL);
+    if (before & bit) return uint32_t(__builtin_ctzll(bit));
+#endif
+    open = before & ~bit;
+  }
+  return result_slots;
+}
+
+GIN_IBRC_HD void release_result(const Ring& ring, uint32_t slot) {
+#if defined(__CUDA_ARCH__)
+  atomicOr(reinterpret_cast<unsigned long long*>(ring.free_results), 1ull << slot);
+#else
+  __atomic_fetch_or(ring.free_results, uint64_t(1) << slot, __ATOMIC_ACQ_REL);
+#endif
+}
+
+}  // namespace gin::ibrc

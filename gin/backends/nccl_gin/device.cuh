@@ -1,0 +1,157 @@
+// The primitives on NCCL's GPU-initiated networking: windows addressed by (window, offset), signals and counters by number
+// within a context. One thread posts for the group, which has synchronised: NCCL's own group forms do the same.
+#pragma once
+
+#include <nccl_device.h>
+
+#include "gin/impl/pieces.cuh"
+#include "gin/impl/wait.cuh"
+#include "state.h"
+
+namespace gin {
+
+namespace nccl {
+
+GIN_DEVICE const State& state(impl::Channel channel) { return *static_cast<const State*>(channel.comm.backend); }
+GIN_DEVICE ncclWindow_t handle(const Window& window) { return reinterpret_cast<ncclWindow_t>(window.handle); }
+
+// Calls `post` with the remote action NCCL knows for a signal. Always additions: NCCL forbids mixing them with increments.
+template <class Post>
+GIN_DEVICE void with_remote(impl::Signal signal, Post post) {
+  if (!signal.present) {
+    post(ncclGin_None{});
+  } else if (signal.ordered) {
+    post(ncclGin_StrongSignalAdd{signal.id, signal.add});
+  } else {
+    post(ncclGin_WeakSignalAdd{signal.id, signal.add});
+  }
+}
+
+}  // namespace nccl
+
+struct Backend {
+#define GIN_CAPABILITY(name, value) static constexpr bool name##_supported = value;
+#include "capabilities.h"
+#undef GIN_CAPABILITY
+
+  template <class Coop>
+  GIN_DEVICE static void put(impl::Channel channel, Coop coop, uint32_t peer, const Window& dst, uint64_t dst_offset,
+                             const Window& src, uint64_t src_offset, uint64_t bytes, impl::Signal signal,
+                             uint32_t counter) {
+    if (!coop.leader()) return;
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    const ncclGin net(dev, int(channel.index));
+    nccl::with_remote(signal, [&](auto remote) {
+      if (counter == impl::no_counter) {
+        net.put(ncclTeamWorld(dev), int(peer), nccl::handle(dst), dst_offset, nccl::handle(src), src_offset, bytes, remote);
+      } else {
+        net.put(ncclTeamWorld(dev), int(peer), nccl::handle(dst), dst_offset, nccl::handle(src), src_offset, bytes, remote,
+                ncclGin_WeakCounterInc{counter});
+      }
+    });
+  }
+
+  template <class Coop>
+  GIN_DEVICE static void get(impl::Channel channel, Coop coop, uint32_t peer, const Window& src, uint64_t src_offset,
+                             const Window& dst, uint64_t dst_offset, uint64_t bytes) {
+    if (!coop.leader()) return;
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    const ncclGin net(dev, int(channel.index));
+    net.get(ncclTeamWorld(dev), int(peer), nccl::handle(src), src_offset, nccl::handle(dst), dst_offset, bytes);
+  }
+
+  GIN_DEVICE static void put_value(impl::Channel channel, uint32_t peer, const Window& dst, uint64_t offset,
+                                   uint64_t value, uint32_t bytes, impl::Signal signal) {
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    const ncclGin net(dev, int(channel.index));
+    // The signal goes with the last piece, ordered when there are others before it.
+    signal.ordered |= (bytes & (bytes - 1)) != 0;
+    impl::for_each_piece(value, bytes, [&](uint64_t piece, uint32_t size, uint32_t at, bool last) {
+      nccl::with_remote(last ? signal : impl::Signal{}, [&](auto remote) {
+        auto post = [&](auto typed) {
+          net.putValue(ncclTeamWorld(dev), int(peer), nccl::handle(dst), offset + at, typed, remote);
+        };
+        switch (size) {
+          case 8:
+            return post(piece);
+          case 4:
+            return post(uint32_t(piece));
+          case 2:
+            return post(uint16_t(piece));
+          default:
+            return post(uint8_t(piece));
+        }
+      });
+    });
+  }
+
+  GIN_DEVICE static void signal(impl::Channel channel, uint32_t peer, impl::Signal signal) {
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    const ncclGin net(dev, int(channel.index));
+    if (signal.ordered) {
+      net.signal(ncclTeamWorld(dev), int(peer), ncclGin_StrongSignalAdd{signal.id, signal.add});
+    } else {
+      net.signal(ncclTeamWorld(dev), int(peer), ncclGin_WeakSignalAdd{signal.id, signal.add});
+    }
+  }
+
+  GIN_DEVICE static uint64_t signal_value(impl::Channel channel, uint32_t id) {
+    return ncclGin(nccl::state(channel).dev, int(channel.index)).readSignal(id);
+  }
+
+  GIN_DEVICE static uint64_t counter_value(impl::Channel channel, uint32_t id) {
+    return ncclGin(nccl::state(channel).dev, int(channel.index)).readCounter(id);
+  }
+
+  GIN_DEVICE static Ticket flush_begin(impl::Channel channel, uint32_t peer) {
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    ncclGinRequest_t request;
+    ncclGin(dev, int(channel.index)).flushAsync(ncclTeamWorld(dev), peer, &request);
+    return {{request.opaque[0], request.opaque[1]}, peer, true};
+  }
+
+  GIN_DEVICE static bool flush_done(impl::Channel channel, Ticket& ticket) {
+    ncclGinRequest_t request{{ticket.word[0], ticket.word[1]}};
+    const ncclGin net(nccl::state(channel).dev, int(channel.index));
+    const bool done = net.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, 1) == ncclSuccess;
+    ticket.native = !done;
+    return done;
+  }
+
+  GIN_DEVICE static Status fence(impl::Channel channel) { return quiet(channel); }
+
+  // NCCL promises settlement only through what a strong signal's observer sees. So each peer gets one, at an address, and
+  // its memory is read until the signal is there.
+  GIN_DEVICE static Status quiet(impl::Channel channel) {
+    Status status;
+    for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) status = settle(channel, peer);
+    return status;
+  }
+
+  GIN_DEVICE static void* peer_pointer(impl::Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
+    const ncclDevComm& dev = nccl::state(channel).dev;
+    const ncclTeam everyone = ncclTeamWorld(dev), near = ncclTeamLsa(dev);
+    if (!ncclTeamRankIsMember(near, everyone, int(peer))) return nullptr;
+    return ncclGetLsaPointer(nccl::handle(window), offset, ncclTeamRankToTeam(near, everyone, int(peer)));
+  }
+
+ private:
+  GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer) {
+    const nccl::State& state = nccl::state(channel);
+    const ncclTeam everyone = ncclTeamWorld(state.dev);
+    const ControlLayout layout = channel.comm.layout();
+    const uint64_t asked = layout.settle(channel.index, channel.comm.rank), answer = layout.answer(channel.index, peer);
+    const ncclGin net(state.dev, int(channel.index));
+    const uint64_t turn = impl::add_relaxed(&state.settles[channel.index * channel.comm.size + peer], 1) + 1;
+    net.signal(everyone, int(peer), ncclGin_StrongVASignalAdd{state.control, asked, 1});
+    const impl::Subject subject{Operation::quiet, channel.index, int32_t(peer), 0};
+    return impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {
+      net.get(everyone, int(peer), state.control, asked, state.control, answer, 8);
+      Ticket ticket = flush_begin(channel, peer);
+      if (!impl::wait_for(channel.comm, subject, [&] { return flush_done(channel, ticket); }).ok()) return 0;
+      return impl::load_acquire(static_cast<uint64_t*>(channel.comm.control.local(answer)));
+    });
+  }
+};
+
+}  // namespace gin

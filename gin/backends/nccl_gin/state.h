@@ -1,0 +1,14 @@
+// What comm.backend points to for this backend. Filled by the host, read by kernels. Comes after NCCL's own types.
+#pragma once
+
+#include <cstdint>
+
+namespace gin::nccl {
+
+struct State {
+  ncclDevComm dev;
+  ncclWindow_t control;  // the control window, registered with strict ordering: settle words are signals at an address
+  uint64_t* settles;     // [contexts][size] how often this rank has asked each peer whether its puts have settled
+};
+
+}  // namespace gin::nccl

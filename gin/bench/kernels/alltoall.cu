@@ -1,0 +1,47 @@
+// Every rank puts one message with a signal to every rank, itself included, and waits for those of all ranks. Blocks
+// share out the peers; block b sends to the ranks at distance b, b + grid, ... and waits for the ranks that send to it.
+// Timed on every rank from the barrier before to the last arrival.
+extern "C" __global__ void alltoall(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out,
+                                    uint64_t bytes, uint64_t stride, uint64_t serial, uint32_t messages,
+                                    uint32_t warmup, uint32_t iterations, uint32_t verify) {
+  using namespace bench;
+  const Plan plan{bytes, stride, serial, messages, warmup, iterations, verify != 0};
+  const Channel channel(comm);
+  gin::Context net(comm, channel.context);
+  const uint32_t me = net.rank(), ranks = net.size();
+  const uint32_t barrier = blockIdx.x / comm.contexts;
+  const uint64_t data_before = net.epoch(channel.data);
+  const uint32_t distances = blockIdx.x < ranks ? (ranks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+  uint64_t wrong = 0;
+  __syncthreads();
+
+  for (uint32_t round = 0; round < plan.rounds(); ++round) {
+    const uint64_t serial_now = plan.serial + uint64_t(round) * ranks;
+    if (plan.verify) {
+      for (uint32_t i = 0; i < distances; ++i) {
+        const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;
+        fill(source.local(to * plan.stride), Pattern(me, serial_now + to), plan.bytes);
+      }
+    }
+    __syncthreads();
+    bool failed = !net.barrier(gin::block, gin::world, barrier, false).ok();
+    const uint64_t start = now();
+    for (uint32_t i = group(); i < distances && !failed; i += groups()) {
+      const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;
+      net.put(Coop{}, to, target, me * plan.stride, source, to * plan.stride, plan.bytes,
+              gin::signal_inc{channel.data});
+    }
+    failed = failed || !net.wait(gin::block, channel.data, data_before + uint64_t(round + 1) * distances).ok();
+    if (threadIdx.x == 0) keep(out, plan, round, now() - start);
+    failed = failed || !net.flush(gin::block).ok();
+    if (__syncthreads_or(failed)) break;
+    if (plan.verify) {
+      for (uint32_t i = 0; i < distances; ++i) {
+        const uint32_t from = (me + ranks - (blockIdx.x + i * gridDim.x) % ranks) % ranks;
+        wrong += wrong_words(target.local(from * plan.stride), Pattern(from, serial_now + me), plan.bytes);
+      }
+    }
+    __syncthreads();
+  }
+  report_wrong(out, wrong);
+}

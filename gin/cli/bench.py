@@ -1,0 +1,305 @@
+"""`gin bench`: sweeps with the backends side by side."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import IO, Any
+
+import click
+
+import gin.ranks
+from gin.backends import NAMES
+from gin.bench import sweep
+from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan, format_size, sizes_between
+from gin.bench.report import Reporter
+from gin.bench.results import Output, to_csv, to_json
+from gin.config import Config, parse_duration, parse_size
+from gin.errors import ConfigError, Error
+
+OK, WRONG, USAGE, UNAVAILABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 130
+_EXIT_CODES = {
+    "ConfigError": USAGE,
+    "UnsupportedError": UNAVAILABLE,
+    "TimeoutError": TIMEOUT,
+    "BootstrapTimeoutError": TIMEOUT,
+}
+
+EPILOG = """\b
+Examples:
+  gin bench latency
+  gin bench bandwidth --backend nvshmem,ibrc_proxy -b 64K -e 16M --json out.json
+  gin bench rate -c 4 -t 32 -s warp --route native
+  gin run -n 4 -- gin bench alltoall
+
+\b
+Exit status: 0 all data right, 1 wrong data or a failure, 2 usage, 3 a backend cannot run here, 4 a deadline passed.
+Sizes: K, M, G are powers of 1024. Results: us, GB/s = 1e9 bytes/s, Mmsg/s = 1e6 messages/s."""
+
+
+class _Parsed(click.ParamType[Any]):
+    """A value read by one of gin's own parsers."""
+
+    def __init__(self, name: str, parse: Callable[[object], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: expected {error}", param, ctx)
+
+
+def _backends(value: object) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+    if names == ("all",):
+        return names
+    for name in names:
+        if name not in NAMES:
+            raise ValueError(f"all, or some of {', '.join(NAMES)} with commas between them; {name!r} is none")
+    return names
+
+
+SIZE, DURATION, BACKEND_LIST = (
+    _Parsed("size", parse_size),
+    _Parsed("seconds", parse_duration),
+    _Parsed("list", _backends),
+)
+COUNT = click.IntRange(min=1)
+
+
+@click.command("bench", epilog=EPILOG, short_help="Measure all backends with the same kernel, side by side.")
+@click.argument("test", type=click.Choice(list(TESTS)), required=False)
+@click.option("--list", "listing", is_flag=True, help="Say which tests, backends and scopes there are, and end.")
+@click.option("--backend", type=BACKEND_LIST, default="all", show_default=True, help="all, or names with commas.")
+@click.option(
+    "--route",
+    type=click.Choice([*ROUTES, "auto", "all"]),
+    default="all",
+    show_default=True,
+    help="The backend's own operations, loads and stores, the one gin would choose, or both.",
+)
+@click.option("-b", "--min-bytes", "--minbytes", type=SIZE, help="Smallest message.  [default: by test]")
+@click.option("-e", "--max-bytes", "--maxbytes", type=SIZE, help="Largest message.  [default: by test]")
+@click.option(
+    "-f", "--step-factor", "--stepfactor", type=float, default=2.0, show_default=True, help="From one size to the next."
+)
+@click.option(
+    "-n", "--iters", type=click.IntRange(1, 10_000_000), help="Iterations per row.  [default: by size and time]"
+)
+@click.option(
+    "-w",
+    "--warmup",
+    "--warmup-iters",
+    type=click.IntRange(0, 10_000_000),
+    help="Iterations before those that are kept, in each of a row's launches.  [default: by size]",
+)
+@click.option("-c", "--ctas", type=click.IntRange(1, 65536), default=1, show_default=True, help="Blocks.")
+@click.option(
+    "-t",
+    "--threads-per-cta",
+    "threads",
+    type=click.IntRange(1, 1024),
+    help="Threads of a block.  [default: 1 for scope thread, else 32]",
+)
+@click.option(
+    "-s",
+    "--scope",
+    type=click.Choice(SCOPES),
+    default="thread",
+    show_default=True,
+    help="The group that calls each operation.",
+)
+@click.option("--ranks", type=click.IntRange(1, 4096), help="Ranks to start here.  [default: 2, or the launcher's]")
+@click.option("--wire", help="What proxies and emulated backends post to.  [default: as configured]")
+@click.option("--platform", help="Where kernels run.  [default: as configured]")
+@click.option("--timeout", type=DURATION, default="30", show_default=True, help="Seconds that any wait may take.")
+@click.option("--verify/--no-verify", default=True, show_default=True, help="Check every payload.")
+@click.option("--json", "json_path", metavar="FILE|-", help="Write the results as JSON.")
+@click.option("--csv", "csv_path", metavar="FILE|-", help="Write the results as CSV.")
+@click.option("--samples", is_flag=True, help="Keep every sample in the JSON (samples_us).")
+@click.option("--force", is_flag=True, help="Replace result files that exist.")
+@click.option("--baseline", is_flag=True, help="First say what this machine does without gin.")
+@click.pass_context
+def command(ctx: click.Context, /, test: str | None, listing: bool, **options: Any) -> None:
+    """Measure all backends with the same kernel, side by side, every payload verified.
+
+    Starts its ranks on this machine, or uses those of the launcher it runs under (gin run, torchrun, mpirun, srun).
+    """
+    if listing:
+        click.echo(_listing())
+        return
+    if test is None:
+        raise click.UsageError(f"give a test: {', '.join(TESTS)}; or --list")
+    job = _launched()
+    ranks = _rank_count(options["ranks"], job)
+    plan = _plan(test, ranks, options)
+    leads = job is None or job.rank == 0
+    outputs = _claim_outputs(options) if leads else []
+    try:
+        ctx.exit(_sweep(plan, ranks, job is not None, leads, options["baseline"], outputs))
+    finally:
+        for output, _ in outputs:
+            output.discard()
+
+
+def _listing() -> str:
+    from gin.cli import found
+
+    lines = ["tests"]
+    for test in TESTS.values():
+        text = f"{test.definition} ({format_size(test.min_bytes)} to {format_size(test.max_bytes)} by default)"
+        lines += textwrap.wrap(text, 100, initial_indent=f"  {test.name:<12}", subsequent_indent=" " * 14)
+    lines.append("backends")
+    for state in found.backends(Config.from_sources()):
+        lines.append(f"  {state.name:<12}" + ("usable" if state.usable else f"not usable: {state.reason}"))
+    lines.append("scopes\n  " + ", ".join(SCOPES))
+    lines.append("routes\n  " + ", ".join(ROUTES))
+    return "\n".join(lines)
+
+
+def _launched() -> gin.ranks.Ranks | None:
+    """This process's place in the job of a launcher that it runs under, if any."""
+    try:
+        ranks = gin.ranks.discover()
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    return None if ranks.job == "single" else ranks
+
+
+def _rank_count(asked: int | None, job: gin.ranks.Ranks | None) -> int:
+    if job is None:
+        return asked or 2
+    if asked is not None and asked != job.size:
+        raise click.UsageError(
+            f"--ranks {asked}, but the launcher ({job.source}) started {job.size}; leave --ranks out"
+        )
+    return job.size
+
+
+def _plan(test: str, ranks: int, options: dict[str, Any]) -> Plan:
+    definition = TESTS[test]
+    if ranks < definition.min_ranks:
+        raise click.UsageError(f"{test} needs at least {definition.min_ranks} ranks, not {ranks}")
+    smallest = options["min_bytes"]
+    largest = options["max_bytes"]
+    if smallest is None:
+        smallest = definition.min_bytes if largest is None else min(definition.min_bytes, largest)
+    if largest is None:
+        largest = max(definition.max_bytes, smallest)
+    try:
+        sizes = sizes_between(smallest, largest, options["step_factor"])
+        Config.from_sources(platform=options["platform"], wire=options["wire"])
+    except (ValueError, ConfigError) as error:
+        raise click.UsageError(str(error)) from None
+    except Error as error:
+        click.echo(f"gin bench: {error}", err=True)
+        raise SystemExit(UNAVAILABLE) from None
+    every = options["backend"] == ("all",)
+    threads = options["threads"] or (1 if options["scope"] == "thread" else 32)
+    return Plan(
+        test=test,
+        backends=NAMES if every else options["backend"],
+        required=not every,
+        routes=ROUTES if options["route"] == "all" else (options["route"],),
+        sizes=tuple(sizes),
+        scope=options["scope"],
+        ctas=options["ctas"],
+        threads=threads,
+        iterations=options["iters"],
+        warmup=options["warmup"],
+        platform=options["platform"],
+        wire=options["wire"],
+        verify=options["verify"],
+        timeout=options["timeout"],
+        samples=options["samples"],
+        command=("gin", *sys.argv[1:]),
+    )
+
+
+Outputs = list[tuple[Output, str]]
+
+
+def _claim_outputs(options: dict[str, Any]) -> Outputs:
+    """The files that the results go to, claimed now, so that a long sweep does not end with nowhere to write."""
+    wanted = [(options[f"{kind}_path"], kind) for kind in ("json", "csv") if options[f"{kind}_path"]]
+    if len(wanted) == 2 and wanted[0][0] == wanted[1][0]:
+        raise click.UsageError(f"--json and --csv both want {wanted[0][0]}")
+    outputs: Outputs = []
+    try:
+        for path, kind in wanted:
+            outputs.append((Output(path, force=options["force"]), kind))
+    except FileExistsError:
+        _discard(outputs)
+        raise click.UsageError(f"{path} exists; give another name, or --force to replace it") from None
+    except OSError as error:
+        _discard(outputs)
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+    return outputs
+
+
+def _discard(outputs: Outputs) -> None:
+    for output, _ in outputs:
+        output.discard()
+
+
+def _sweep(plan: Plan, ranks: int, launched: bool, leads: bool, baseline: bool, outputs: Outputs) -> int:
+    """Runs the plan and shows and writes what came of it. Returns the exit status."""
+    quiet = any(output.path == "-" for output, _ in outputs)
+    shown = sys.stderr if quiet else sys.stdout
+    reporter = Reporter(plan, sys.stderr)
+    if baseline and leads:
+        shown.write(_baseline_text())
+    status = OK
+    with reporter:
+        try:
+            if launched:
+                sweep.run(plan, reporter.handle)
+            else:
+                sweep.run_here(plan, ranks, reporter.handle)
+        except KeyboardInterrupt:
+            status = INTERRUPTED
+        except Error as error:
+            status = _EXIT_CODES.get(type(error).__name__, WRONG)
+            if leads:
+                click.echo(f"gin bench: {type(error).__name__}: {error}", err=True)
+    if not leads:
+        return status
+    if reporter.rows:
+        shown.write(reporter.text(_width(shown)))
+        shown.flush()
+    if status == INTERRUPTED:
+        click.echo("gin bench: interrupted; the rows above are complete", err=True)
+    if reporter.wrong and status == OK:
+        status = WRONG
+    if reporter.rows or status == OK:
+        status = _write(outputs, reporter, status)
+    return status
+
+
+def _write(outputs: Outputs, reporter: Reporter, status: int) -> int:
+    for output, kind in outputs:
+        document = reporter.document(complete=status in (OK, WRONG) and reporter.failure is None)
+        try:
+            output.write(to_json(document) if kind == "json" else to_csv(reporter.rows))
+        except OSError as error:
+            click.echo(f"gin bench: cannot write {output.path}: {error.strerror}", err=True)
+            status = status or WRONG
+    return status
+
+
+def _width(stream: IO[str]) -> int:
+    """Columns of the terminal; what goes to a file or a pipe is as wide as it needs to be, within reason."""
+    if stream.isatty() or "COLUMNS" in os.environ:
+        return shutil.get_terminal_size((100, 24)).columns
+    return 200
+
+
+def _baseline_text() -> str:
+    from gin.bench.baseline import measure
+
+    return "".join(f"# without gin: {figure.name}: {figure.value:.4g} {figure.unit}\n" for figure in measure())

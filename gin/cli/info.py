@@ -1,0 +1,111 @@
+"""`gin info`: what was found, and why each backend can or cannot be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+import gin.ranks
+from gin.cli import found
+from gin.cli.found import State
+from gin.config import Config
+from gin.errors import Error
+
+
+def collect() -> dict[str, Any]:
+    """Everything `gin info --json` says. Raises ConfigError when the configuration itself is wrong."""
+    config = Config.from_sources()
+    ranks = gin.ranks.discover()
+    return {
+        "schema": 1,
+        "versions": found.versions(),
+        "system": found.system(),
+        "backends": [_state(state) for state in found.backends(config)],
+        "platforms": [_state(state) for state in found.platforms(config)],
+        "wires": [_state(state) for state in found.wires()],
+        "compilers": found.compilers(config),
+        "gpus": found.gpus(),
+        "nics": found.nics(),
+        "memlock_bytes": found.memlock(),
+        "cache": found.cache(config),
+        "launcher": {"source": ranks.source, "rank": ranks.rank, "size": ranks.size},
+        "config": [setting._asdict() for setting in config.describe()],
+    }
+
+
+def _state(state: State) -> dict[str, Any]:
+    fields = dataclasses.asdict(state)
+    fields.update(fields.pop("more"))
+    if state.usable:
+        del fields["reason"], fields["remedy"]
+    return fields
+
+
+@click.command("info", short_help="Say what was found and which backends can be used.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> None:
+    """Say what was found on this machine, each setting with its origin, and why a backend cannot be used."""
+    try:
+        facts = collect()
+    except Error as error:
+        click.echo(f"gin info: {error}", err=True)
+        sys.exit(2)
+    if as_json:
+        click.echo(json.dumps(facts, indent=1))
+        return
+    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+    for line in _lines(facts):
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        click.echo("\n".join(textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)) or "")
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[str]:
+    installed = {name: version for name, version in facts["versions"].items() if version}
+    yield ", ".join(f"{name} {version}" for name, version in installed.items())
+    system = facts["system"]
+    yield f"{system['cpu']}, {system['cores']} cores usable, {system['system']} {system['kernel']} {system['machine']}"
+    for kind in ("backends", "platforms", "wires"):
+        yield ""
+        yield kind
+        for state in facts[kind]:
+            yield f"  {state['name']:<11} {_verdict(kind, state)}"
+    yield ""
+    yield "found"
+    for compiler in facts["compilers"]:
+        yield f"  compiler    {compiler['path'] or compiler['name']}: {compiler['version'] or 'does not run'}"
+    yield f"  GPUs        {', '.join(facts['gpus']) or 'none'}"
+    yield f"  RDMA NICs   {', '.join(facts['nics']) or 'none'}"
+    limit = facts["memlock_bytes"]
+    yield f"  memlock     {'unlimited' if limit is None else f'{limit} bytes'}"
+    cache = facts["cache"]
+    yield f"  cache       {cache['path']}{'' if cache['writable'] else ' (CANNOT BE WRITTEN: set GIN_CACHE_DIR)'}"
+    place = facts["launcher"]
+    yield f"  launcher    {place['source']}, rank {place['rank']} of {place['size']}"
+    yield ""
+    yield "settings"
+    names = max(len(setting["name"]) for setting in facts["config"])
+    for setting in facts["config"]:
+        yield f"  {setting['name']:<{names}}  {setting['value']}  ({setting['origin']})  {setting['doc']}"
+
+
+def _verdict(kind: str, state: dict[str, Any]) -> str:
+    if not state["usable"]:
+        return f"not usable: {state['reason']}. Remedy: {state['remedy']}"
+    text = "usable"
+    if state.get("platform"):
+        text += f" on platform {state['platform']}"
+    if state.get("emulated"):
+        text += f", emulated with {state['compiler']}"
+    if state.get("about"):
+        text += f": {state['about']}"
+    if state.get("capabilities"):
+        able = [name for name, value in state["capabilities"].items() if value]
+        text += f"; can do {', '.join(able)}"
+    return text

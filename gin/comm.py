@@ -1,0 +1,339 @@
+"""Communicators: what a rank opens, allocates from, compiles for, launches on and closes."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gin import _core, backends
+from gin.backends import Capabilities
+from gin.backends.base import Job, Region
+from gin.collective import Exchange, error_text
+from gin.config import Config, check_agreement, format_ranks
+from gin.errors import ArgumentError, Error, UnsupportedError
+from gin.failure import exception
+from gin.kernel import Kernel
+from gin.platforms import open_platform
+from gin.rendezvous import join
+from gin.window import Window
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["Comm", "init"]
+
+CLOSE_SECONDS = 5.0  # at most, for each thing that close has to wait for
+
+
+def init(
+    backend: str | None = None,
+    platform: str | None = None,
+    wire: str | None = None,
+    route: str | None = None,
+    *,
+    require: Iterable[str] = (),
+    bootstrap: Any = None,
+    **settings: Any,
+) -> Comm:
+    """Opens a communicator over all ranks of the job. Collective: every rank calls it, with equal settings.
+
+    backend    nvshmem, nccl_gin, ibrc_proxy or auto
+    platform   host or auto
+    wire       shm, null or auto: what proxies and emulated libraries post to
+    route      direct (load and store), native (the backend's own operations), or auto: direct where it exists
+    require    capabilities without which opening fails, see gin.backends.capabilities
+    bootstrap  an mpi4py communicator or an initialised torch.distributed, to find the other ranks by
+    settings   any other knob of gin.config, e.g. timeout="5s", signals=128, check=True
+
+    What is not given comes from GIN_* variables, gin.toml, and defaults. Raises ConfigError, UnsupportedError,
+    BootstrapError, OutOfMemoryError.
+    """
+    given = {"backend": backend, "platform": platform, "wire": wire, "route": route, **settings}
+    config = _choose(Config.from_sources(**given))
+    backends.require(config.backend, (require,) if isinstance(require, str) else require)
+    store = join(config, bootstrap)
+    try:
+        return Comm(config, store)
+    except BaseException as error:
+        store.fail(error_text(error))
+        store.close(timeout=CLOSE_SECONDS)
+        raise
+
+
+def _choose(config: Config) -> Config:
+    """Settles what was left to detection. Raises UnsupportedError for what this machine cannot do."""
+    found = {}
+    if config.platform == "auto":
+        found["platform"] = "host"
+    if config.backend == "auto":
+        found["backend"] = "ibrc_proxy"
+    if config.wire == "auto":
+        found["wire"] = "shm"
+    elif config.wire not in _core.wires():
+        raise UnsupportedError(
+            f"wire {config.wire} is not in this version of gin; there are {', '.join(_core.wires())}"
+        )
+    return config.detected(**found) if found else config
+
+
+class Comm:
+    """The ranks of a job, as one of them sees it. Made by `gin.init`; a context manager that closes.
+
+    `rank`, `size`, `config` and `capabilities` are fixed. `window`, `register` and `barrier` are collective.
+    """
+
+    def __init__(self, config: Config, store: Any) -> None:
+        self.config = config
+        self.rank: int = store.rank
+        self.size: int = store.size
+        self.capabilities: Capabilities = backends.capabilities(config.backend)
+        self._store = store
+        self._exchange = Exchange(store, self.rank)
+        self._windows = 0
+        self._flights: list[Any] = []  # what launches that were not waited for hold on to
+        self._error: BaseException | None = None
+        self._closed = False
+        check_agreement(self._exchange.gather("settings", config.agreement))
+        with contextlib.ExitStack() as undo:
+            kind = backends.load(config.backend, config.platform)
+            self._platform = open_platform(config, store.ranks.local_size, kind.threads)
+            undo.callback(self._platform.close, CLOSE_SECONDS)
+            job = Job(self.rank, self.size, config, self._exchange, self._platform, _barrier_rounds(self.size))
+            self._backend = kind(job)
+            undo.callback(self._backend.close, CLOSE_SECONDS)
+            self._backend.open()
+            self._direct = self._require_route()
+            undo.pop_all()
+        store.on_failure(self._peer_failed)
+
+    @property
+    def backend(self) -> str:
+        """The backend's name."""
+        return self.config.backend
+
+    @property
+    def platform(self) -> str:
+        """The platform's name."""
+        return self.config.platform
+
+    def routes(self) -> list[str]:
+        """The route that an operation takes to each rank: `direct` or `native`."""
+        return ["direct" if direct else "native" for direct in self._direct]
+
+    # -- memory -----------------------------------------------------------------------------------------------------------
+
+    def window(self, nbytes: int) -> Window:
+        """New zeroed memory that kernels of all ranks can reach. Collective.
+
+        nbytes  bytes on this rank; ranks may ask for different sizes, 0 is one
+
+        Raises OutOfMemoryError where a rank cannot have its part, on that rank; RemoteError on the others.
+        """
+        size = _nbytes(nbytes)
+        self._check_usable()
+        return Window(self, self._backend.window(self._next_tag("window"), size))
+
+    def register(self, array: npt.NDArray[Any]) -> Window:
+        """A window over a NumPy array's own memory, which has to live as long as the window. Collective.
+
+        Capability `register_memory`. Other ranks reach it by the wire, not by load and store.
+        """
+        self._check_usable()
+        return Window(self, self._backend.register(self._next_tag("register"), array))
+
+    def barrier(self) -> None:
+        """Waits until every rank has called it. Collective, on the host; launches are not waited for."""
+        self._check_usable()
+        self._store.barrier("barrier")
+
+    # -- kernels ----------------------------------------------------------------------------------------------------------
+
+    def compile(self, source: str | os.PathLike[str], name: str) -> Kernel:
+        """Compiles a kernel for this communicator's backend, or finds it compiled. Not collective.
+
+        source  CUDA C++, or the path of a file of it
+        name    the __global__ function, with its template arguments if it has any
+
+        Raises CompileError with the compiler's message, whose lines are the source's own.
+        """
+        self._check_open()
+        if not isinstance(source, str):
+            with open(source, encoding="utf-8") as file:
+                source = file.read()
+        return Kernel(self, self._platform.compile(source, name), name)
+
+    def synchronize(self, timeout: float | None = None) -> None:
+        """Waits until all launches have finished, and raises what went wrong in them: who waited for what from whom.
+
+        timeout  seconds to wait for, by default without end: the waits inside kernels have their own deadlines
+
+        Raises TimeoutError, RemoteError or KernelError; the communicator has then failed, and every call raises the same.
+        """
+        self._check_open()
+        try:
+            self._platform.synchronize(timeout)
+        except Error as error:
+            self._fail(error)
+        finally:
+            self._land()
+        self._raise_failure()
+
+    # -- the end ----------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Waits for launches and gives everything back; bounded, also after a failure. Not collective."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._finish_launches()
+        finally:
+            self._backend.close(CLOSE_SECONDS)
+            self._land()
+            self._store.close(timeout=CLOSE_SECONDS)
+
+    def __enter__(self) -> Comm:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and self._error is None and not self._closed:
+            self._error = error
+            self._store.fail(error_text(error))
+            self._platform.fail(_core.code_internal, -1)
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "failed" if self._error else "open"
+        return f"<gin.Comm rank {self.rank} of {self.size}, {self.backend} on {self.platform}, {state}>"
+
+    # -- inside -----------------------------------------------------------------------------------------------------------
+
+    def _next_tag(self, what: str) -> str:
+        self._windows += 1
+        return f"{what} {self._windows}"
+
+    def _require_route(self) -> list[bool]:
+        """Whether each rank's memory is loaded and stored. Raises UnsupportedError when it should be and cannot."""
+        reachable = [bool(row[0]) for row in self._backend.control.peers]
+        if self.config.route == "direct" and not all(reachable):
+            far = [rank for rank, near in enumerate(reachable) if not near]
+            raise UnsupportedError(
+                f"route=direct, but rank {self.rank} cannot load and store the memory of {format_ranks(far)}; "
+                "use route=auto"
+            )
+        everywhere = self._exchange.gather("routes", lambda: all(reachable))
+        self._all_direct = all(everywhere) and self.config.route != "native"
+        return [near and self.config.route != "native" for near in reachable]
+
+    def _pod(self) -> bytes:
+        """gin::Comm for the next launch."""
+        flags = _core.all_direct if self._all_direct else 0
+        flags |= _core.native_only if self.config.route == "native" else 0
+        flags |= _core.mixed if self._backend.mixed and self.config.route != "native" else 0
+        fields = {
+            "rank": self.rank,
+            "size": self.size,
+            "contexts": self.config.contexts,
+            "signals": self.config.signals,
+            "counters": self.config.counters,
+            "barriers": self.config.barriers,
+            "rounds": _barrier_rounds(self.size),
+            "flags": flags,
+            "timeout_ns": round(self.config.timeout * 1e9),
+            "max_message": self._backend.max_message,
+            "control": self._backend.control.fields,
+            "backend": self._backend.device_state,
+            **self._platform.words(),
+        }
+        pod: bytes = _core.comm_bytes(fields)
+        return pod
+
+    def _launch(
+        self,
+        kernel: Kernel,
+        args: list[bytes],
+        held: list[Any],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Any,
+    ) -> None:
+        self._platform.launch(kernel.module, kernel.name, args, grid, block, shared, stream, self._backend.library)
+        self._flights += held
+        for item in held:
+            if isinstance(item, Region):
+                item.in_use += 1
+
+    def _land(self) -> None:
+        """Lets go of what finished launches held."""
+        for item in self._flights:
+            if isinstance(item, Region):
+                item.in_use -= 1
+        self._flights.clear()
+
+    def _forget(self, region: Region) -> None:
+        if not self._closed:
+            self._backend.forget(region)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Error("this communicator is closed")
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raises what has failed, if anything has: the first failure, every time."""
+        if self._error is None:
+            record = self._platform.read_record()
+            if record is None:
+                return
+            self._fail(exception(record, self.rank, self.config, self._store.failure, self._platform.captured()))
+        assert self._error is not None
+        raise self._error
+
+    def _fail(self, error: Error) -> None:
+        """This rank has failed: the others are told, later calls raise the same."""
+        if self._error is None:
+            self._error = error
+            self._store.fail(error_text(error))
+            self._platform.fail(_core.code_internal, -1)
+
+    def _peer_failed(self, rank: int, reason: str) -> None:
+        """Another rank has failed or gone. Called by the store's thread."""
+        self._platform.fail(_core.code_remote, rank)
+        self._backend.peer_failed(rank)
+
+    def _finish_launches(self) -> None:
+        deadline = time.monotonic() + (CLOSE_SECONDS if self._error is not None else self._patience())
+        try:
+            self._platform.close(max(0.0, deadline - time.monotonic()))
+        except Error as error:
+            if self._error is None:
+                self._fail(error)
+                raise
+
+    def _patience(self) -> float:
+        """How long close waits for launches of a healthy communicator: as long as their own waits may take, and more."""
+        return self.config.timeout + CLOSE_SECONDS if self.config.timeout else 3600.0
+
+
+def _barrier_rounds(size: int) -> int:
+    """Signal words of one barrier index: two that take turns, and ceil(log2(size)) rounds."""
+    return 2 + max(0, (size - 1).bit_length())
+
+
+def _nbytes(value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"window({value!r}): a size in bytes is a whole number") from None
+    if not 0 <= number < 1 << 48:
+        raise ArgumentError(f"window({number}): a size in bytes is 0 to 2^48 - 1")
+    return number

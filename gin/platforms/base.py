@@ -1,0 +1,66 @@
+"""What a platform owes: where kernels are compiled, launched and waited for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+__all__ = ["Module", "Platform"]
+
+
+class Module(Protocol):
+    """A compiled kernel. `params` has one (kind, size, alignment) per parameter, in bytes; kind is one of comm, window,
+    signed, unsigned, float, bool, pointer, struct."""
+
+    @property
+    def params(self) -> list[tuple[str, int, int]]: ...
+
+
+class Platform(ABC):
+    """One communicator's kernels on one kind of machine."""
+
+    name: str
+    emulated: bool  # whether times say anything about the hardware that the backends are for
+
+    @abstractmethod
+    def words(self) -> Mapping[str, int]:
+        """Addresses of the words that kernels keep between launches: the pointer fields of gin::Comm by name."""
+
+    @abstractmethod
+    def read_record(self) -> dict[str, Any] | None:
+        """The failure record's fields, or None while nothing has failed. Any thread."""
+
+    @abstractmethod
+    def fail(self, code: int, peer: int) -> None:
+        """Records a failure unless there is one, which ends the waits of running kernels. Any thread."""
+
+    @abstractmethod
+    def compile(self, source: str, entry: str) -> Module:
+        """A kernel from its CUDA C++, compiled now or before. Raises CompileError."""
+
+    @abstractmethod
+    def launch(
+        self,
+        module: Module,
+        name: str,
+        args: list[bytes],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Any,
+        library: int,
+    ) -> None:
+        """Starts a kernel; `library` is `Backend.library`. Raises ArgumentError or ConfigError for a shape, a size or a stream that cannot be."""
+
+    @abstractmethod
+    def synchronize(self, timeout: float | None) -> None:
+        """Waits until all launches have ended. Raises KernelError for what a kernel did wrong, TimeoutError."""
+
+    def captured(self) -> str:
+        """Where the threads of a kernel stood when a wait of it passed its deadline; empty when that is not known."""
+        return ""
+
+    @abstractmethod
+    def close(self, timeout: float) -> None:
+        """Waits like synchronize, then ends everything in any case."""

@@ -1,0 +1,92 @@
+"""The host platform: kernels run on fibers of one thread, over memory that ranks of a host share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gin import _core
+from gin.config import Config
+from gin.errors import ArgumentError
+from gin.platforms.base import Module, Platform
+from gin.platforms.host_compiler import Compiler
+
+__all__ = ["HostPlatform"]
+
+
+class HostPlatform(Platform):
+    """A rank's kernels in this process."""
+
+    name = "host"
+    emulated = True
+
+    def __init__(self, config: Config, local_size: int, threads: int) -> None:
+        """
+        local_size  ranks of this host
+        threads     busy threads that each of them has: kernels, and the progress thread of a proxy
+        """
+        spare = len(os.sched_getaffinity(0)) >= local_size * threads
+        self._stream = _core.Stream(spins=4000 if spare else 20)
+        self._compiler = Compiler(config, config.backend)
+        self._record = np.zeros(_core.record_bytes, np.uint8)
+        sizes = {
+            "epoch": config.contexts * config.signals,
+            "base": config.contexts * config.signals,
+            "entered": config.contexts * config.barriers * 2,
+            "counter": config.contexts * config.counters,
+            "counter_base": config.contexts * config.counters,
+        }
+        self._words = {name: np.zeros(max(1, size), np.uint64) for name, size in sizes.items()}
+
+    @property
+    def record(self) -> int:
+        """Address of the failure record."""
+        return self._record.ctypes.data
+
+    def words(self) -> Mapping[str, int]:
+        # This device reads host memory cheaply: `failed` is the record's own state.
+        addresses = {name: words.ctypes.data for name, words in self._words.items()}
+        return {**addresses, "record": self.record, "failed": self.record}
+
+    def read_record(self) -> dict[str, Any] | None:
+        record: dict[str, Any] | None = _core.read_record(self.record)
+        return record
+
+    def fail(self, code: int, peer: int) -> None:
+        _core.fail(self.record, code, peer)
+
+    @property
+    def compiler(self) -> Compiler:
+        return self._compiler
+
+    def compile(self, source: str, entry: str) -> Module:
+        module: Module = _core.Module(str(self._compiler.compile(source, entry)))
+        return module
+
+    def launch(
+        self,
+        module: Module,
+        name: str,
+        args: list[bytes],
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Any,
+        library: int,
+    ) -> None:
+        if stream is not None:
+            raise ArgumentError("the host platform has one stream; launch with stream=None")
+        self._stream.launch(module, args, grid, block, shared, library, name)
+
+    def synchronize(self, timeout: float | None) -> None:
+        self._stream.synchronize(-1.0 if timeout is None else timeout)
+
+    def captured(self) -> str:
+        text: str = self._stream.captured()
+        return text
+
+    def close(self, timeout: float) -> None:
+        self._stream.close(timeout)

@@ -1,0 +1,231 @@
+"""`gin bench` with real ranks: every test on every backend and route, and what a bad run gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import gin
+from gin.backends import NAMES
+from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan
+
+BACKENDS = [name for name in os.environ.get("GIN_TEST_BACKENDS", ",".join(NAMES)).split(",") if name in NAMES]
+COMMAND = (sys.executable, "-c", "import sys; sys.argv[0] = 'gin'; from gin.cli.main import main; main()")
+
+pytestmark = pytest.mark.usefixtures("bare_environment")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is no checkout, so that the installed package is what runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def gin_command(*arguments: object, before: tuple[str, ...] = (), seconds: float = 120) -> Any:
+    command = [*before, *COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def rows_in(path: Path) -> list[dict[str, Any]]:
+    return list(json.loads(path.read_text())["rows"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("test", list(TESTS))
+def test_every_size_and_route_arrives_right(here: Path, test: str, backend: str) -> None:
+    ranks = 3 if test == "alltoall" else 2
+    sizes = ["-b", "1", "-e", "70000", "-f", "6.1"]
+    done = gin_command(
+        "bench", test, "--backend", backend, *sizes, "-n", 5, "-w", 1, "--ranks", ranks, "--json", "out.json"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = rows_in(here / "out.json")
+    assert {(row["bytes"], row["route"]) for row in rows} == {
+        (nbytes, route) for nbytes in (1, 6, 36, 219, 1335, 8143, 49672) for route in ROUTES
+    }
+    for row in rows:
+        assert (row["wrong"], row["iterations"], row["ranks"]) == (0, 5, ranks)
+        assert 0 < row["min_us"] <= row["median_us"] <= row["p90_us"] <= row["p99_us"] <= row["max_us"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_scope_with_several_blocks(here: Path, scope: str, backend: str) -> None:
+    for test in TESTS:
+        shape = ["-s", scope, "-c", 5, "-t", 64, "-b", 24, "-e", 24]
+        done = gin_command("bench", test, "--backend", backend, *shape, "-n", 3, "-w", 1, "--json", f"{test}.json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for row in rows_in(here / f"{test}.json"):
+            assert (row["wrong"], row["scope"], row["ctas"], row["threads"]) == (0, scope, 5, 64)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_alltoall_with_few_and_odd_ranks(here: Path, ranks: int) -> None:
+    backends = ",".join(BACKENDS)
+    shape = ["-b", 0, "-e", 9, "-n", 3, "-w", 1, "-c", 2, "--ranks", ranks]
+    done = gin_command("bench", "alltoall", "--backend", backends, *shape, "--json", "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = rows_in(here / "out.json")
+    assert len(rows) == 5 * 2 * len(BACKENDS)
+    assert all(row["wrong"] == 0 for row in rows)
+
+
+def corrupt(plan: Plan, old: str, new: str) -> list[dict[str, Any]]:
+    """A sweep on this rank whose kernel has one thing changed."""
+    from gin.bench import measure, sweep
+
+    original = measure.kernel_source
+
+    def changed(test: str, scope: str) -> str:
+        text = original(test, scope)
+        assert old in text
+        return text.replace(old, new)
+
+    measure.kernel_source = changed
+    rows: list[dict[str, Any]] = []
+    sweep.run(plan, lambda event: rows.append(event["row"]) if event["event"] == "row" else None)
+    return rows
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("test", "old", "new"),
+    [
+        ("latency", "plan.bytes, gin::signal_inc", "plan.bytes - 1, gin::signal_inc"),
+        ("bandwidth", "offset, plan.bytes, gin::signal_inc", "offset, plan.bytes - 1, gin::signal_inc"),
+        ("rate", "offset, plan.bytes);", "offset, plan.bytes + 9);"),
+        ("alltoall", "to * plan.stride, plan.bytes", "to * plan.stride + 8, plan.bytes"),
+    ],
+    ids=list(TESTS),
+)
+def test_bytes_that_are_wrong_are_counted(here: Path, test: str, old: str, new: str, backend: str) -> None:
+    # Too short: stale at its end. Too long: reaches the guard or a neighbour. Displaced: all of it.
+    nbytes = 1024 if test == "rate" else 40
+    plan = Plan(test, (backend,), True, ("direct",), (nbytes,), iterations=3, warmup=0)
+    answers = gin.spawn(2, corrupt, plan, old, new)
+    assert answers[0][0]["wrong"] >= 3
+    assert answers[1] == []
+
+
+# -- bad runs
+
+
+@pytest.mark.skipif("ibrc_proxy" not in BACKENDS, reason="needs ibrc_proxy")
+def test_a_wire_that_moves_nothing_ends_by_the_deadline(here: Path) -> None:
+    wire = ["--backend", "ibrc_proxy", "--wire", "null", "--route", "native"]
+    done = gin_command("bench", "latency", *wire, "--timeout", "0.5", "--json", "out.json", seconds=60)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "deadline" in done.stderr
+    assert list(here.iterdir()) == []
+
+
+def test_a_wire_of_a_later_version_is_unavailable(here: Path) -> None:
+    done = gin_command("bench", "latency", "--backend", BACKENDS[0], "--wire", "verbs")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "verbs" in done.stderr
+
+
+@pytest.fixture
+def sweeping(here: Path) -> Iterator[subprocess.Popen[str]]:
+    """A long sweep that has begun to measure. Fails when any of its processes outlives it."""
+    sizes = ["-b", "8", "-e", "16K", "-f", "1.0001", "-n", "500"]
+    command = [*COMMAND, "bench", "latency", "--backend", BACKENDS[0], *sizes, "--json", "out.json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        family: list[psutil.Process] = []
+        try:
+            wait_for(lambda: len(ranks_of(process)) == 2, 60)
+            time.sleep(2.0)
+            family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+    _, alive = psutil.wait_procs(family[1:], timeout=10)
+    assert not alive
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The ranks' processes: children of the one that starts them."""
+    return [rank for starter in psutil.Process(process.pid).children() for rank in starter.children()]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_rank_that_dies_ends_the_sweep(sweeping: subprocess.Popen[str], here: Path) -> None:
+    ranks_of(sweeping)[1].send_signal(signal.SIGKILL)
+    out, err = sweeping.communicate(timeout=30)
+    assert sweeping.returncode == 1, out + err
+    assert "RemoteError" in err
+    assert "rank 1" in err
+    results = json.loads((here / "out.json").read_text())
+    assert results["complete"] is False
+    assert results["rows"]
+    assert [entry.name for entry in here.iterdir()] == ["out.json"]
+
+
+def test_ctrl_c_keeps_the_rows_that_are_complete(sweeping: subprocess.Popen[str], here: Path) -> None:
+    sweeping.send_signal(signal.SIGINT)
+    out, err = sweeping.communicate(timeout=30)
+    assert sweeping.returncode == 130, out + err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    results = json.loads((here / "out.json").read_text())
+    assert results["complete"] is False
+    assert len(results["rows"]) == len({(row["bytes"], row["route"]) for row in results["rows"]}) > 0
+
+
+def test_a_killed_sweep_leaves_no_process(sweeping: subprocess.Popen[str]) -> None:
+    sweeping.kill()
+    sweeping.communicate(timeout=30)
+
+
+# -- launchers
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        (*COMMAND, "run", "-n", "3", "--"),
+        ("mpirun", "-n", "3", "--allow-run-as-root", "--oversubscribe"),
+    ],
+    ids=["gin run", "mpirun"],
+)
+def test_the_ranks_of_a_launcher_are_used(here: Path, launcher: tuple[str, ...]) -> None:
+    if shutil.which(launcher[0]) is None:
+        pytest.skip(f"{launcher[0]} is not installed")
+    shape = ["--backend", BACKENDS[0], "-b", 8, "-e", 16, "-n", 3, "-w", 1]
+    done = gin_command("bench", "alltoall", *shape, "--json", "out.json", before=launcher)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {row["ranks"] for row in rows_in(here / "out.json")} == {3}
+    assert done.stdout.count("# EMULATION") == 1
+
+
+def test_standard_output_stays_clean_with_real_ranks(here: Path) -> None:
+    done = gin_command("bench", "latency", "--backend", BACKENDS[0], "-b", 8, "-e", 8, "-n", 3, "-w", 1, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["rows"]) == 2
+
+
+def test_the_baseline_is_shown_on_request(here: Path) -> None:
+    shape = ["--backend", BACKENDS[0], "-b", 8, "-e", 8, "-n", 3, "-w", 1]
+    done = gin_command("bench", "latency", *shape, "--baseline")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("# without gin:") == 3

@@ -1,0 +1,35 @@
+"""Runs the C++ tests: those that GIN_CPP_TESTS points to, or a build of this checkout."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NAMES = sorted(path.stem for path in (ROOT / "tests" / "cpp").glob("*.cpp"))
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built test programs."""
+    if given := os.environ.get("GIN_CPP_TESTS"):
+        return Path(given)
+    if not (ROOT / "CMakeLists.txt").exists() or shutil.which("cmake") is None:
+        pytest.skip("the C++ tests need a checkout and cmake")
+    build = tmp_path_factory.mktemp("cpp")
+    options = ["-DGIN_PYTHON=OFF", "-DGIN_TESTS=ON"]
+    for command in (["cmake", "-S", str(ROOT), "-B", str(build), *options], ["cmake", "--build", str(build), "-j2"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "tests" / "cpp"
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("name", NAMES)
+def test_program(programs: Path, name: str) -> None:
+    done = subprocess.run([str(programs / name)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
