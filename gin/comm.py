@@ -16,7 +16,7 @@ from gin.backends.base import Job, Region
 from gin.collective import Exchange, error_text
 from gin.config import Config, check_agreement, format_ranks
 from gin.errors import ArgumentError, Error, UnsupportedError
-from gin.failure import exception
+from gin.failure import Story, exception
 from gin.kernel import Kernel
 from gin.platforms import open_platform
 from gin.rendezvous import join
@@ -36,6 +36,8 @@ def init(
     wire: str | None = None,
     route: str | None = None,
     *,
+    rank: int | None = None,
+    size: int | None = None,
     require: Iterable[str] = (),
     bootstrap: Any = None,
     **settings: Any,
@@ -46,6 +48,7 @@ def init(
     platform   host or auto
     wire       shm, null or auto: what proxies and emulated libraries post to
     route      direct (load and store), native (the backend's own operations), or auto: direct where it exists
+    rank, size this rank and how many there are, together; otherwise bootstrap, GIN_RANK and GIN_SIZE, or the launcher
     require    capabilities without which opening fails, see gin.backends.capabilities
     bootstrap  an mpi4py communicator or an initialised torch.distributed, to find the other ranks by
     settings   any other knob of gin.config, e.g. timeout="5s", signals=128, check=True
@@ -56,7 +59,7 @@ def init(
     given = {"backend": backend, "platform": platform, "wire": wire, "route": route, **settings}
     config = _choose(Config.from_sources(**given))
     backends.require(config.backend, (require,) if isinstance(require, str) else require)
-    store = join(config, bootstrap)
+    store = join(config, rank=rank, size=size, bootstrap=bootstrap)
     try:
         return Comm(config, store)
     except BaseException as error:
@@ -125,7 +128,7 @@ class Comm:
         """The route that an operation takes to each rank: `direct` or `native`."""
         return ["direct" if direct else "native" for direct in self._direct]
 
-    # -- memory -----------------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------------
 
     def window(self, nbytes: int) -> Window:
         """New zeroed memory that kernels of all ranks can reach. Collective.
@@ -151,7 +154,7 @@ class Comm:
         self._check_usable()
         self._store.barrier("barrier")
 
-    # -- kernels ----------------------------------------------------------------------------------------------------------
+    # -- kernels ---------------------------------------------------------------------------------------------------
 
     def compile(self, source: str | os.PathLike[str], name: str) -> Kernel:
         """Compiles a kernel for this communicator's backend, or finds it compiled. Not collective.
@@ -172,7 +175,7 @@ class Comm:
 
         timeout  seconds to wait for, by default without end: the waits inside kernels have their own deadlines
 
-        Raises TimeoutError, RemoteError or KernelError; the communicator has then failed, and every call raises the same.
+        Raises TimeoutError, RemoteError or KernelError; the communicator has then failed: every call raises the same.
         """
         self._check_open()
         try:
@@ -183,7 +186,7 @@ class Comm:
             self._land()
         self._raise_failure()
 
-    # -- the end ----------------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Waits for launches and gives everything back; bounded, also after a failure. Not collective."""
@@ -211,7 +214,7 @@ class Comm:
         state = "closed" if self._closed else "failed" if self._error else "open"
         return f"<gin.Comm rank {self.rank} of {self.size}, {self.backend} on {self.platform}, {state}>"
 
-    # -- inside -----------------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _next_tag(self, what: str) -> str:
         self._windows += 1
@@ -294,7 +297,8 @@ class Comm:
             record = self._platform.read_record()
             if record is None:
                 return
-            self._fail(exception(record, self.rank, self.config, self._store.failure, self._platform.captured()))
+            story = Story(self.rank, self.config, self._store.failure, self._store.departed, self._platform.captured())
+            self._fail(exception(record, story))
         assert self._error is not None
         raise self._error
 
@@ -320,7 +324,7 @@ class Comm:
                 raise
 
     def _patience(self) -> float:
-        """How long close waits for launches of a healthy communicator: as long as their own waits may take, and more."""
+        """How long close waits for launches of a healthy communicator: longer than their own waits may take."""
         return self.config.timeout + CLOSE_SECONDS if self.config.timeout else 3600.0
 
 

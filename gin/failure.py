@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from gin.config import Config, format_duration
+from gin.config import Config, format_duration, format_ranks
 from gin.errors import ArgumentError, Error, RemoteError, TimeoutError, UnsupportedError
 
-__all__ = ["describe", "exception"]
+__all__ = ["Story", "describe", "exception"]
 
 # gin::Operation in the words of the device API.
 OPERATIONS = {
@@ -41,37 +42,45 @@ def describe(record: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def exception(
-    record: Mapping[str, Any], rank: int, config: Config, failure: tuple[int, str] | None, where: str = ""
-) -> Error:
-    """The exception for a record.
+@dataclass(frozen=True)
+class Story:
+    """What a rank knows beside its record."""
 
-    rank     this rank
-    failure  (rank, reason) of the rank that failed first, where the store knows one
-    where    where the kernel's threads stood
-    """
-    details = {**record, "rank": rank, "operation": OPERATIONS.get(record["operation"], "none")}
-    code = record["code"]
+    rank: int
+    config: Config
+    failure: tuple[int, str] | None = None  # (rank, reason) of the rank that failed first
+    departed: Collection[int] = ()  # ranks that have closed the communicator
+    where: str = ""  # where the kernel's threads stood
+
+
+def exception(record: Mapping[str, Any], story: Story) -> Error:
+    """The exception for a rank's failure record."""
+    details = {**record, "rank": story.rank, "operation": OPERATIONS.get(record["operation"], "none")}
+    code, what = record["code"], f"rank {story.rank}: {describe(record)}"
     if code == TIMEOUT:
-        seen = f"expected at least {record['expected']}, seen {record['seen']}"
-        text = (
-            f"rank {rank}: {describe(record)} passed its deadline of {format_duration(config.timeout)}: {seen}. "
-            "A peer has not sent what this rank waits for, or needs longer: GIN_TIMEOUT sets the deadline"
-        )
-        return TimeoutError(text + (f"\n{where}" if where else ""), record=details)
+        return TimeoutError(_overdue(record, what, story), record=details)
+    if code == REMOTE and story.failure is not None:
+        rank, reason = story.failure
+        return RemoteError(f"rank {rank} failed: {reason}", record={**details, "peer": rank})
     if code == REMOTE:
-        if failure is not None:
-            return RemoteError(f"rank {failure[0]} failed: {failure[1]}", record={**details, "peer": failure[0]})
-        return RemoteError(
-            f"rank {rank}: {describe(record)} failed at the peer or on the way (detail {record['detail']})",
-            record=details,
-        )
+        return RemoteError(f"{what} failed at the peer or on the way (detail {record['detail']})", record=details)
     if code == RANGE:
-        text = f"rank {rank}: {describe(record)} is out of range: asked for {record['seen']}, the limit is {record['expected']}"
-        return _RangeError(text, record=details)
+        limits = f"asked for {record['seen']}, the limit is {record['expected']}"
+        return _RangeError(f"{what} is out of range: {limits}", record=details)
     if code == UNSUPPORTED:
-        return UnsupportedError(f"rank {rank}: {describe(record)} is not supported here", record=details)
-    return Error(f"rank {rank}: {describe(record)} failed inside gin (detail {record['detail']})", record=details)
+        return UnsupportedError(f"{what} is not supported here", record=details)
+    return Error(f"{what} failed inside gin (detail {record['detail']})", record=details)
+
+
+def _overdue(record: Mapping[str, Any], what: str, story: Story) -> str:
+    """The message of a wait that passed its deadline."""
+    seen = f"expected at least {record['expected']}, seen {record['seen']}"
+    gone = f"{format_ranks(list(story.departed))} closed the communicator before. " if story.departed else ""
+    return (
+        f"{what} passed its deadline of {format_duration(story.config.timeout)}: {seen}. {gone}"
+        "A peer has not sent what this rank waits for, or needs longer: GIN_TIMEOUT sets the deadline"
+        + (f"\n{story.where}" if story.where else "")
+    )
 
 
 class _RangeError(ArgumentError, IndexError):

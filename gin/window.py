@@ -22,8 +22,8 @@ __all__ = ["Window"]
 class Window:
     """One rank's part of a window. Passed to kernels, which see it as `gin::Window`.
 
-    `nbytes` is the size on this rank and `sizes[r]` the size on rank r, in bytes. Arrays made from a window keep its memory
-    alive; closing and garbage collection are local and never wait for other ranks.
+    `nbytes` is the size on this rank and `sizes[r]` the size on rank r, in bytes. Arrays made from a window keep its
+    memory alive; closing and garbage collection are local and never wait for other ranks.
     """
 
     def __init__(self, comm: Comm, region: Region) -> None:

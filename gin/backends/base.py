@@ -49,8 +49,8 @@ class Job:
 class Region:
     """One rank's part of registered memory, and what it knows of the others' parts.
 
-    `peers` has one row (address where it is mapped here or 0, size in bytes) per rank, as gin::PeerWindow; `memory` is this
-    rank's part as bytes; `keep` holds what has to live as long.
+    `peers` has one row (address where it is mapped here or 0, size in bytes) per rank, as gin::PeerWindow; `memory` is
+    this rank's part as bytes; `keep` holds what has to live as long.
     """
 
     number: int
@@ -94,7 +94,7 @@ class Regions:
         self._closed[region.number] = region
 
     def release(self, closed: list[list[int]]) -> list[Region]:
-        """Takes every rank's `closed()`; returns the regions that all of them have closed, whose numbers are now free."""
+        """Takes every rank's `closed()`; returns the regions that all have closed, whose numbers are now free."""
         common = sorted(set(closed[0]).intersection(*closed[1:]))
         self._free += common
         return [self._closed.pop(number) for number in common]
@@ -112,8 +112,8 @@ class Regions:
 class Backend(ABC):
     """A backend of one communicator on one platform. `open`, `window` and `register` are collective.
 
-    `control` is the control window once the backend is open. `mixed` is true when some window cannot be loaded and stored
-    though the memory of its rank can.
+    `control` is the control window once the backend is open. `mixed` is true when some window cannot be loaded and
+    stored though the memory of its rank can.
     """
 
     name: ClassVar[str]
@@ -158,7 +158,7 @@ class Backend(ABC):
             )
         if self.job.config.route == "direct":
             raise UnsupportedError(
-                f"{tag}: memory allocated elsewhere is not loaded and stored by other ranks, which route=direct asks for; "
+                f"{tag}: memory allocated elsewhere is not loaded and stored by other ranks, as route=direct demands; "
                 "use route=auto"
             )
         return self.register_array(tag, array)
@@ -171,10 +171,10 @@ class Backend(ABC):
         """This rank has closed a region. Local."""
         self.regions.close(region)
 
-    def peer_failed(self, rank: int) -> None:
+    def peer_failed(self, rank: int) -> None:  # noqa: B027 - most have nothing under way
         """Another rank has failed: what is still to be sent there may be dropped. Any thread."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float) -> None:  # noqa: B027 - most run nothing
         """Stops whatever runs, within `timeout` seconds. Local."""
 
     def release_closed(self, tag: str, nbytes: int) -> tuple[list[int], list[Region]]:

@@ -51,7 +51,10 @@ class Platform(ABC):
         stream: Any,
         library: int,
     ) -> None:
-        """Starts a kernel; `library` is `Backend.library`. Raises ArgumentError or ConfigError for a shape, a size or a stream that cannot be."""
+        """Starts a kernel; `library` is `Backend.library`.
+
+        Raises ArgumentError or ConfigError for a shape, a size or a stream that cannot be.
+        """
 
     @abstractmethod
     def synchronize(self, timeout: float | None) -> None:

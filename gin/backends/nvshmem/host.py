@@ -77,7 +77,7 @@ class Backend(shared_memory.HostBackend):
         offset = self._allocator.take(nbytes)
         if offset is None:
             raise OutOfMemoryError(
-                f"the symmetric heap has no room for a window of {nbytes} bytes on every rank (the largest of {sizes}): "
+                f"the symmetric heap has no room for {nbytes} bytes on every rank (the largest of {sizes}): "
                 f"{self._allocator.free} of {self._allocator.nbytes} bytes are free; set GIN_HEAP (now "
                 f"{format_size(self.job.config.heap)}) to more, or close windows"
             )
