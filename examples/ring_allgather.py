@@ -29,11 +29,10 @@ CHUNK = 1 << 16
 
 with gin.init() as comm:
     everything = comm.window(CHUNK * comm.size)
-    chunks = everything.array(np.uint32).reshape(comm.size, -1)
-    chunks[comm.rank] = np.arange(CHUNK // 4) + 1000 * comm.rank
+    everything.write(np.arange(CHUNK // 4, dtype=np.uint32) + np.uint32(1000 * comm.rank), offset=comm.rank * CHUNK)
     comm.barrier()
     comm.compile(SOURCE, "ring_allgather").launch(everything, CHUNK, grid=1, block=128)
     comm.synchronize()
     expected = np.arange(CHUNK // 4)[None, :] + 1000 * np.arange(comm.size)[:, None]
-    assert (chunks == expected).all()
+    assert (everything.read(np.uint32).reshape(comm.size, -1) == expected).all()
     print(f"rank {comm.rank} of {comm.size} ({comm.backend}): has all {comm.size} chunks of {CHUNK} bytes")

@@ -23,6 +23,6 @@ with gin.init() as comm:
     dst = comm.window(4)
     comm.compile(SOURCE, "shift").launch(dst, grid=1, block=1)
     comm.synchronize()
-    left = dst.array(np.uint32)[0]
+    left = dst.read(np.uint32)[0]
     assert left == (comm.rank - 1) % comm.size
     print(f"rank {comm.rank} of {comm.size} ({comm.backend}): my left neighbour is rank {left}")

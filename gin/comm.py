@@ -46,7 +46,7 @@ def init(
 
     backend    nvshmem, nccl_gin, ibrc_proxy or auto
     platform   host or auto
-    wire       shm, null or auto: what proxies and emulated libraries post to
+    wire       shm, verbs, null or auto: what proxies and emulated libraries post to
     route      direct (load and store), native (the backend's own operations), or auto: direct where it exists
     rank, size this rank and how many there are, together; otherwise bootstrap, GIN_RANK and GIN_SIZE, or the launcher
     require    capabilities without which opening fails, see gin.backends.capabilities
@@ -73,13 +73,15 @@ def _choose(config: Config) -> Config:
     found = {}
     if config.platform == "auto":
         found["platform"] = "host"
+    platform = found.get("platform", config.platform)
     if config.backend == "auto":
         found["backend"] = "ibrc_proxy"
+    wires = ["cuda", "null"] if platform == "cuda" else ["shm", "null", "verbs"]
     if config.wire == "auto":
-        found["wire"] = "shm"
-    elif config.wire not in _core.wires():
+        found["wire"] = wires[0]
+    elif config.wire not in wires:
         raise UnsupportedError(
-            f"wire {config.wire} is not in this version of gin; there are {', '.join(_core.wires())}"
+            f"wire {config.wire} does not work on platform {platform} in this version of gin; use {' or '.join(wires)}"
         )
     return config.detected(**found) if found else config
 
@@ -101,12 +103,23 @@ class Comm:
         self._flights: list[Any] = []  # what launches that were not waited for hold on to
         self._error: BaseException | None = None
         self._closed = False
+        self._arrays_used = False
         check_agreement(self._exchange.gather("settings", config.agreement))
         with contextlib.ExitStack() as undo:
             kind = backends.load(config.backend, config.platform)
-            self._platform = open_platform(config, store.ranks.local_size, kind.threads)
+            local_size = store.ranks.local_size
+            self._platform = open_platform(config, store.ranks, self._exchange, kind.threads(config))
             undo.callback(self._platform.close, CLOSE_SECONDS)
-            job = Job(self.rank, self.size, config, self._exchange, self._platform, _barrier_rounds(self.size))
+            job = Job(
+                self.rank,
+                self.size,
+                local_size,
+                config,
+                self._exchange,
+                self._platform,
+                _barrier_rounds(self.size),
+                store.ranks.local_rank,
+            )
             self._backend = kind(job)
             undo.callback(self._backend.close, CLOSE_SECONDS)
             self._backend.open()
@@ -139,7 +152,7 @@ class Comm:
         """
         size = _nbytes(nbytes)
         self._check_usable()
-        return Window(self, self._backend.window(self._next_tag("window"), size))
+        return self._opened(self._backend.window(self._next_tag("window"), size))
 
     def register(self, array: npt.NDArray[Any]) -> Window:
         """A window over a NumPy array's own memory, which has to live as long as the window. Collective.
@@ -147,11 +160,13 @@ class Comm:
         Capability `register_memory`. Other ranks reach it by the wire, not by load and store.
         """
         self._check_usable()
-        return Window(self, self._backend.register(self._next_tag("register"), array))
+        return self._opened(self._backend.register(self._next_tag("register"), array))
 
     def barrier(self) -> None:
         """Waits until every rank has called it. Collective, on the host; launches are not waited for."""
         self._check_usable()
+        if self._arrays_used:
+            self._platform.arrays_settled()
         self._store.barrier("barrier")
 
     # -- kernels ---------------------------------------------------------------------------------------------------
@@ -165,6 +180,9 @@ class Comm:
         Raises CompileError with the compiler's message, whose lines are the source's own.
         """
         self._check_open()
+        if not isinstance(source, (str, os.PathLike)) or not isinstance(name, str):
+            what = f"compile({source!r:.60}, {name!r:.60})"
+            raise ArgumentError(f"{what}: pass a kernel's source, or its file's path, and its name")
         if not isinstance(source, str):
             with open(source, encoding="utf-8") as file:
                 source = file.read()
@@ -215,6 +233,14 @@ class Comm:
         return f"<gin.Comm rank {self.rank} of {self.size}, {self.backend} on {self.platform}, {state}>"
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _opened(self, region: Region) -> Window:
+        self._backend.regions.open(region)
+        return Window(self, region)
+
+    def _array(self, lease: Any) -> Any:
+        self._arrays_used = True
+        return self._platform.array(lease)
 
     def _next_tag(self, what: str) -> str:
         self._windows += 1

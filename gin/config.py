@@ -235,6 +235,10 @@ def _knob(parse: Parser, default: Any, doc: str, **more: Any) -> Any:
     return field(default=default, repr=shown, metadata=metadata)
 
 
+def _or_auto(value: object) -> str:
+    return "auto" if value is None else str(value)
+
+
 @dataclass(frozen=True)
 class Config:
     """The settings of one communicator. Made by `from_sources`; the fields below are the whole table of knobs."""
@@ -275,6 +279,45 @@ class Config:
         None,
         "CPU of the proxy's progress thread; auto: not pinned",
         show=lambda value: "auto" if value is None else str(value),
+    )
+    device: int | None = _knob(
+        optional(integer(0, 1 << 16)),
+        None,
+        "GPU of this rank; auto: the one of the rank's number on its host",
+        show=lambda value: "auto" if value is None else str(value),
+    )
+    share_gpu: bool = _knob(
+        parse_bool,
+        False,
+        "let ranks share a GPU, whose kernels then take turns",
+        agree=True,
+        show=lambda value: str(int(value)),
+    )
+    nvcc: str | None = _knob(
+        optional(parse_text),
+        None,
+        "nvcc of the cuda platform, where NVRTC does not do",
+        show=lambda value: value or "auto",
+    )
+    ib_hca: str | None = _knob(
+        optional(parse_text), None, "RDMA devices to use, name or name:port with commas (verbs)", show=_or_auto
+    )
+    ib_port: int | None = _knob(optional(integer(1, 255)), None, "their port; auto: each that is up", show=_or_auto)
+    ib_gid_index: int | None = _knob(
+        optional(integer(0, 65535)), None, "this side's GID; auto: RoCE v2 and IPv4 first", show=_or_auto
+    )
+    ib_pkey_index: int = _knob(integer(0, 127), 0, "index of the partition key")
+    ib_sl: int = _knob(integer(0, 15), 0, "InfiniBand service level, RoCE priority")
+    ib_traffic_class: int = _knob(integer(0, 255), 0, "traffic class: for RoCE the DSCP times 4")
+    ib_timeout: int = _knob(integer(1, 31), 18, "unanswered packets are sent again after 4.096 us * 2^this")
+    ib_retry: int = _knob(integer(0, 7), 7, "so often, before the peer is given up")
+    ib_mtu: int | None = _knob(
+        optional(integer(256, 4096, power_of_two=True)), None, "path MTU; auto: the smaller port's", show=_or_auto
+    )
+    ib_inline: int = _knob(integer(8, 1024), 64, "puts of up to so many bytes travel inside the work request")
+    ib_depth: int = _knob(integer(8, 1 << 15), 256, "work requests of a queue pair, rounded up to a power of two")
+    ib_relaxed_ordering: bool = _knob(
+        parse_bool, True, "let the PCIe bus reorder payload", show=lambda value: str(int(value))
     )
     check: bool = _knob(parse_bool, False, "compile checks of ranges into kernels", show=lambda value: str(int(value)))
     cxx: str | None = _knob(

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gin import _core
 from gin.config import Config, format_duration, format_ranks
 from gin.errors import ArgumentError, Error, RemoteError, TimeoutError, UnsupportedError
 
@@ -63,7 +64,8 @@ def exception(record: Mapping[str, Any], story: Story) -> Error:
         rank, reason = story.failure
         return RemoteError(f"rank {rank} failed: {reason}", record={**details, "peer": rank})
     if code == REMOTE:
-        return RemoteError(f"{what} failed at the peer or on the way (detail {record['detail']})", record=details)
+        why = _core.verbs_detail(record["detail"]) if story.config.wire == "verbs" else f"detail {record['detail']}"
+        return RemoteError(f"{what} failed at the peer or on the way: {why}", record=details)
     if code == RANGE:
         limits = f"asked for {record['seen']}, the limit is {record['expected']}"
         return _RangeError(f"{what} is out of range: {limits}", record=details)
@@ -77,7 +79,7 @@ def _overdue(record: Mapping[str, Any], what: str, story: Story) -> str:
     seen = f"expected at least {record['expected']}, seen {record['seen']}"
     gone = f"{format_ranks(list(story.departed))} closed the communicator before. " if story.departed else ""
     return (
-        f"{what} passed its deadline of {format_duration(story.config.timeout)}: {seen}. {gone}"
+        f"{what} passed its deadline of {format_duration(record['detail'] / 1e9)}: {seen}. {gone}"
         "A peer has not sent what this rank waits for, or needs longer: GIN_TIMEOUT sets the deadline"
         + (f"\n{story.where}" if story.where else "")
     )

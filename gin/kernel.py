@@ -64,8 +64,6 @@ class Kernel:
             try:
                 data, keep = _PACK[kind](self._comm, value, size)
             except (TypeError, ValueError, OverflowError, struct.error) as error:
-                if isinstance(error, ArgumentError) and not str(error):
-                    raise
                 raise ArgumentError(
                     f"argument {position} of kernel {self.name} is {_describe(value)}; the parameter is a {kind} of "
                     f"{size} bytes: {error}"
@@ -85,7 +83,10 @@ def _describe(value: Any) -> str:
 
 
 def _size(value: Any) -> int:
-    number = operator.index(value)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
     if not 0 <= number < 1 << 31:
         raise ArgumentError(f"shared={value!r} is not a number of bytes")
     return number

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,22 @@ if TYPE_CHECKING:
 __all__ = ["Window"]
 
 
+class _Lease:
+    """Keeps a region open. Held by its window and by every array made from it, so that what an array shows is never
+    given to another window."""
+
+    def __init__(self, comm: Comm, region: Region) -> None:
+        self.region = region
+        self._comm = weakref.ref(comm)
+        interface = {"shape": (region.nbytes,), "typestr": "|u1", "data": (region.address, False), "version": 3}
+        setattr(self, comm._platform.array_protocol, interface)
+
+    def __del__(self) -> None:
+        comm = self._comm()
+        if comm is not None:
+            comm._forget(self.region)
+
+
 class Window:
     """One rank's part of a window. Passed to kernels, which see it as `gin::Window`.
 
@@ -28,16 +46,19 @@ class Window:
 
     def __init__(self, comm: Comm, region: Region) -> None:
         self._comm = comm
-        self._region: Region | None = region
+        self._lease: _Lease | None = _Lease(comm, region)
         self.nbytes: int = region.nbytes
         self.sizes: tuple[int, ...] = tuple(region.sizes)
 
     @property
     def region(self) -> Region:
         """The backend's side of the window. Raises gin.Error when the window is closed."""
-        if self._region is None:
+        return self._open().region
+
+    def _open(self) -> _Lease:
+        if self._lease is None:
             raise Error(f"this window of {self.nbytes} bytes is closed")
-        return self._region
+        return self._lease
 
     @property
     def comm(self) -> Comm:
@@ -49,8 +70,8 @@ class Window:
         """Address of this rank's first byte."""
         return self.region.address
 
-    def array(self, dtype: npt.DTypeLike = np.uint8, shape: int | Sequence[int] | None = None) -> npt.NDArray[Any]:
-        """This rank's memory as an array, without a copy.
+    def array(self, dtype: npt.DTypeLike = np.uint8, shape: int | Sequence[int] | None = None) -> Any:
+        """This rank's memory as an array, without a copy: NumPy's, or CuPy's where the memory is a GPU's.
 
         dtype   element type
         shape   dimensions; by default one, with as many elements as the window holds
@@ -58,7 +79,7 @@ class Window:
         Raises ArgumentError when the elements do not fit the window, or do not fill it and no shape is given.
         """
         kind = np.dtype(dtype)
-        memory = self.region.memory
+        memory = self._comm._array(self._open())
         if shape is None:
             if kind.itemsize == 0 or self.nbytes % kind.itemsize:
                 raise ArgumentError(
@@ -72,6 +93,38 @@ class Window:
             raise ArgumentError(f"shape {dimensions} of {kind} takes {needed} bytes; the window has {self.nbytes}")
         return memory[:needed].view(kind).reshape(dimensions)
 
+    def read(self, dtype: npt.DTypeLike = np.uint8, count: int | None = None, offset: int = 0) -> npt.NDArray[Any]:
+        """A copy of this rank's memory as a one-dimensional NumPy array, on every platform.
+
+        count   elements; by default all after `offset`
+        offset  bytes
+
+        Raises ArgumentError when that is more than the window holds, or no whole number of elements.
+        """
+        kind = np.dtype(dtype)
+        rest = self.nbytes - operator.index(offset)
+        if count is None:
+            if rest < 0 or kind.itemsize == 0 or rest % kind.itemsize:
+                raise ArgumentError(f"the {rest} bytes from {offset} are not a whole number of {kind}; give a count")
+            count = rest // kind.itemsize
+        nbytes = self._span(offset, operator.index(count) * kind.itemsize)
+        return np.frombuffer(self._comm._platform.read(self.address + offset, nbytes), kind)
+
+    def write(self, values: npt.ArrayLike, offset: int = 0) -> None:
+        """Copies a NumPy array, or what makes one, to this rank's memory at `offset` bytes, on every platform.
+
+        Done when it returns. Raises ArgumentError when it does not fit.
+        """
+        data = np.ascontiguousarray(values)
+        self._span(offset, data.nbytes)
+        self._comm._platform.write(self.address + offset, data.reshape(-1).view(np.uint8))
+
+    def _span(self, offset: int, nbytes: int) -> int:
+        offset = operator.index(offset)
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ArgumentError(f"{nbytes} bytes at {offset} are not inside the window's {self.nbytes}")
+        return nbytes
+
     def __dlpack__(self, **options: Any) -> Any:
         return self.array().__dlpack__(**options)
 
@@ -81,13 +134,17 @@ class Window:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        return self.array().__array_interface__
+        interface: dict[str, Any] = self.array().__array_interface__
+        return interface
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        interface: dict[str, Any] = self.array().__cuda_array_interface__
+        return interface
 
     def close(self) -> None:
-        """Gives this rank's part back. Local: memory is reused once every rank has closed the window."""
-        if self._region is not None:
-            region, self._region = self._region, None
-            self._comm._forget(region)
+        """Gives this rank's part back. Local: memory is reused when no rank has the window or an array of it."""
+        self._lease = None
 
     def __repr__(self) -> str:
-        return f"<gin.Window of {self.nbytes} bytes on rank {self._comm.rank}{'' if self._region else ', closed'}>"
+        return f"<gin.Window of {self.nbytes} bytes on rank {self._comm.rank}{'' if self._lease else ', closed'}>"

@@ -228,4 +228,4 @@ def test_the_baseline_is_shown_on_request(here: Path) -> None:
     shape = ["--backend", BACKENDS[0], "-b", 8, "-e", 8, "-n", 3, "-w", 1]
     done = gin_command("bench", "latency", *shape, "--baseline")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("# without gin:") == 3
+    assert done.stdout.count("# without gin:") == 4

@@ -52,7 +52,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_headers_types_and_licence_are_installed() -> None:
-    from gin.platforms.host import include_folders
+    from gin.platforms.host_compiler import include_folders
 
     assert (PACKAGE / "py.typed").is_file()
     folders = include_folders()

@@ -17,6 +17,15 @@ Clock::time_point after(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+uint64_t sum_of(const char* from, size_t bytes) {
+  uint64_t sum = 0, word;
+  for (size_t i = 0; i + sizeof(word) <= bytes; i += sizeof(word)) {
+    std::memcpy(&word, from + i, sizeof(word));
+    sum += word;
+  }
+  return sum;
+}
+
 }  // namespace
 
 std::vector<double> flag_pingpong(size_t iterations, size_t warmup, double deadline_s) {
@@ -46,32 +55,38 @@ std::vector<double> flag_pingpong(size_t iterations, size_t warmup, double deadl
   return samples;
 }
 
-std::vector<double> memcpy_between(size_t bytes, size_t slots, size_t iterations, size_t warmup, double deadline_s) {
+std::vector<double> memcpy_between(size_t bytes, size_t slots, bool touched, size_t iterations, size_t warmup,
+                                   double deadline_s) {
   if (slots == 0) throw Error(Error::Kind::config, "baseline memcpy: slots must be at least 1");
-  SharedMemory source(bytes * slots + 1), target(bytes * slots + 1), flag(sizeof(Flag));
-  Flag* seen = new (flag.at(0)) Flag;
+  const size_t rounds = warmup + iterations, all = bytes * slots;
+  SharedMemory source(all + 1), target(all + 1), flags(2 * sizeof(Flag));
+  Flag* ready = new (flags.at(0)) Flag;
+  Flag* copied = new (flags.at(sizeof(Flag))) Flag;
   const auto deadline = after(deadline_s);
-  std::memset(source.at(0), 0x5a, bytes * slots);
+  std::memset(source.at(0), 0x5a, all);
 
-  // The second process has the target mapped and touched, as a peer of a window has.
   Child child([&] {
-    std::memset(target.at(0), 0, bytes * slots);
-    seen->value.store(1, std::memory_order_release);
-    while (Clock::now() < deadline) usleep(10000);
+    volatile uint64_t sum = 0;
+    std::memset(target.at(0), 0, all);
+    for (size_t i = 1; i <= rounds; ++i) {
+      ready->value.store(i, std::memory_order_release);
+      if (!spin([&] { return copied->value.load(std::memory_order_acquire) == i; }, deadline)) return;
+      if (touched) sum = sum + sum_of(target.at(0), all);
+    }
   });
-  if (!spin([&] { return seen->value.load(std::memory_order_acquire) == 1; }, deadline))
-    timed_out("memcpy", deadline_s);
 
   std::vector<double> samples;
   samples.reserve(iterations);
-  for (size_t i = 0; i < warmup + iterations; ++i) {
-    const size_t offset = (i % slots) * bytes;
+  for (size_t i = 1; i <= rounds; ++i) {
+    if (touched) std::memset(source.at(0), int(i), all);
+    if (!spin([&] { return ready->value.load(std::memory_order_acquire) == i; }, deadline)) {
+      timed_out("memcpy", deadline_s);
+    }
     const auto start = Clock::now();
-    std::memcpy(target.at(offset), source.at(offset), bytes);
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    for (size_t slot = 0; slot < slots; ++slot) std::memcpy(target.at(slot * bytes), source.at(slot * bytes), bytes);
+    copied->value.store(i, std::memory_order_seq_cst);
     const auto end = Clock::now();
-    if (i >= warmup) samples.push_back(nanoseconds(end - start));
-    if (end > deadline) timed_out("memcpy", deadline_s);
+    if (i > warmup) samples.push_back(nanoseconds(end - start) / double(slots));
   }
   return samples;
 }

@@ -12,9 +12,11 @@ namespace gin::baseline {
 // with pause. Returns half the round trip of each iteration in nanoseconds.
 std::vector<double> flag_pingpong(size_t iterations, size_t warmup, double deadline_s = 30);
 
-// memcpy of `bytes` from this process's shared memory into the memory of a second process that maps it too; the copies
-// go through `slots` places in turn. Returns nanoseconds per copy, one for each of `iterations`.
-std::vector<double> memcpy_between(size_t bytes, size_t slots, size_t iterations, size_t warmup,
+// memcpy of `slots` messages of `bytes` from this process's shared memory into the memory of a second process that maps it
+// too. With `touched`, outside the time, this process writes the messages before each iteration and the other reads them
+// after it, as programs that communicate do; without, the memory stays with the copying core. Returns nanoseconds per
+// message, one for each of `iterations`.
+std::vector<double> memcpy_between(size_t bytes, size_t slots, bool touched, size_t iterations, size_t warmup,
                                    double deadline_s = 30);
 
 // One producer thread and one consumer thread move `count` descriptors of 32 bytes through a ring of `depth` (a power

@@ -1,6 +1,4 @@
 // The host platform: gin._core.Module and gin._core.Stream.
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -25,8 +23,22 @@ using namespace nb::literals;
 namespace gin::binding {
 namespace {
 
-using host::Module;
-using host::Stream;
+// A launch owns its module until the kernel has ended, on a thread without the interpreter: that ownership must not be
+// Python's.
+struct Module {
+  explicit Module(const std::string& path) : loaded(std::make_shared<const host::Module>(path)) {}
+
+  std::shared_ptr<const host::Module> loaded;
+};
+
+struct Stream : host::Stream {
+  using host::Stream::Stream;
+  ~Stream() {
+    nb::gil_scoped_release release;
+    close();
+  }
+};
+
 using Clock = std::chrono::steady_clock;
 using Dim = std::tuple<int64_t, int64_t, int64_t>;
 
@@ -39,7 +51,7 @@ const char* kind_name(host::Kind kind) {
 
 std::vector<std::tuple<std::string, uint32_t, uint32_t>> params(const Module& module) {
   std::vector<std::tuple<std::string, uint32_t, uint32_t>> list;
-  for (const host::Param& p : module.params()) list.emplace_back(kind_name(p.kind), p.size, p.align);
+  for (const host::Param& p : module.loaded->params()) list.emplace_back(kind_name(p.kind), p.size, p.align);
   return list;
 }
 
@@ -54,13 +66,13 @@ host::Index3 index(const char* what, const Dim& d) {
   return {number(what, std::get<0>(d)), number(what, std::get<1>(d)), number(what, std::get<2>(d))};
 }
 
-void launch(Stream& stream, std::shared_ptr<Module> module, const std::vector<nb::bytes>& args, const Dim& grid,
-            const Dim& block, int64_t shared, uint64_t library, std::string name) {
+void launch(Stream& stream, const Module& module, const std::vector<nb::bytes>& args, const Dim& grid, const Dim& block,
+            int64_t shared, uint64_t library, std::string name) {
   std::vector<std::string> bytes;
   for (const nb::bytes& a : args) bytes.emplace_back(a.c_str(), a.size());
   host::Launch l;
-  l.arguments = host::Arguments(*module, bytes);
-  l.module = std::move(module);
+  l.arguments = host::Arguments(*module.loaded, bytes);
+  l.module = module.loaded;
   l.name = std::move(name);
   l.grid = index("grid", grid);
   l.block = index("block", block);
@@ -126,10 +138,11 @@ void register_host(nb::module_& m) {
            "Loads the shared object. Raises gin.ConfigError, gin.CompileError or, for another version's, "
            "gin.UnsupportedError.")
       .def_prop_ro("params", &params, "One (kind, size, alignment) for each parameter of the kernel; bytes.")
-      .def_prop_ro("name", [](const Module& module) { return module.entry().name; })
-      .def_prop_ro("path", &Module::path)
-      .def_prop_ro("static_shared", &Module::static_bytes,
-                   "Shared memory that every block has, in bytes, with what alignment adds.");
+      .def_prop_ro("name", [](const Module& module) { return module.loaded->entry().name; })
+      .def_prop_ro("path", [](const Module& module) { return module.loaded->path(); })
+      .def_prop_ro(
+          "static_shared", [](const Module& module) { return module.loaded->static_bytes(); },
+          "Shared memory that every block has, in bytes, with what alignment adds.");
 
   nb::class_<Stream>(m, "Stream", "Runs launches in order, on an OS thread of its own.")
       .def(
@@ -147,13 +160,17 @@ void register_host(nb::module_& m) {
       .def("synchronize", &synchronize, "timeout"_a = -1.0,
            "Waits until all launches have ended and raises the first failure since the last call. timeout: seconds, "
            "negative for none; gin.TimeoutError when it is over, and the kernels go on. Signals are handled meanwhile.")
-      .def("abandon", &Stream::abandon, Release(), "Stops the running kernel at its next poll or barrier.")
+      .def(
+          "abandon", [](Stream& stream) { stream.abandon(); }, Release(),
+          "Stops the running kernel at its next poll or barrier.")
       .def(
           "where", [](Stream& stream) { return stream.where(); }, Release(),
           "Where the threads of the running kernel stand.")
-      .def("captured", &Stream::captured, Release(),
-           "Where the threads of the last kernel with a failed wait stood at that moment; empty without.")
-      .def_prop_ro("pending", &Stream::pending, "Launches that have not ended.")
+      .def(
+          "captured", [](const Stream& stream) { return stream.captured(); }, Release(),
+          "Where the threads of the last kernel with a failed wait stood at that moment; empty without.")
+      .def_prop_ro(
+          "pending", [](const Stream& stream) { return stream.pending(); }, "Launches that have not ended.")
       .def("close", &close, "timeout"_a,
            "Waits like synchronize, then ends the stream in any case, within a second: a kernel that still runs is "
            "stopped; if it does not poll, its thread is left behind.");

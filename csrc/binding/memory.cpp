@@ -7,6 +7,7 @@
 #include "binding/binding.h"
 #include "error.h"
 #include "memory/available.h"
+#include "memory/host_id.h"
 #include "memory/segment.h"
 
 namespace nb = nanobind;
@@ -47,6 +48,7 @@ void register_memory(nb::module_& m) {
       .def_prop_ro("nbytes", &Segment::bytes)
       .def_prop_ro("name", &Segment::name)
       .def("__len__", &Segment::bytes);
+  m.def("host_id", &memory::host_id, "Equal in two processes exactly when they can share memory.");
   m.def("live_segments", &Segment::live, "Segments that this process has mapped.");
   m.def(
       "available_memory",

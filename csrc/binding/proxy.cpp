@@ -10,8 +10,11 @@
 #include "binding/binding.h"
 #include "error.h"
 #include "proxy/ring_rate.h"
+#include "wire/cma.h"
+#include "wire/cuda_driver.h"
 #include "wire/faulty.h"
 #include "wire/registry.h"
+#include "wire/verbs/verbs.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -43,6 +46,47 @@ nb::bytes add_region(wire::Fabric& fabric, uint32_t region, uint64_t address, ui
 
 void import_region(wire::Fabric& fabric, uint32_t region, uint32_t peer, const nb::bytes& exported, uint64_t mapped) {
   fabric.import_region(region, peer, std::string(exported.c_str(), exported.size()), at<void>(mapped));
+}
+
+nb::bytes fabric_address(wire::Fabric& fabric, uint32_t peer) {
+  const std::string address = fabric.address(peer);
+  return nb::bytes(address.data(), address.size());
+}
+
+void connect(wire::Fabric& fabric, uint32_t peer, const nb::bytes& address) {
+  const std::string text(address.c_str(), address.size());
+  nb::gil_scoped_release release;
+  fabric.connect(peer, text);
+}
+
+nb::list verbs_ports(const nb::dict& options) {
+  nb::list all;
+  for (const wire::VerbsPort& port : wire::verbs_ports(text_options(options))) {
+    nb::dict d;
+    d["device"] = port.device;
+    d["port"] = port.port;
+    d["usable"] = port.usable;
+    d["reason"] = port.reason;
+    d["link"] = port.link;
+    d["gid_index"] = port.gid_index;
+    d["gid"] = port.gid;
+    d["gid_type"] = port.gid_type;
+    d["mtu"] = port.mtu;
+    d["atomics"] = port.atomics;
+    d["max_bytes"] = port.max_bytes;
+    all.append(d);
+  }
+  return all;
+}
+
+nb::dict verbs_live() {
+  const wire::VerbsLive live = wire::verbs_live();
+  nb::dict d;
+  d["devices"] = live.devices;
+  d["regions"] = live.regions;
+  d["completion_queues"] = live.completion_queues;
+  d["queue_pairs"] = live.queue_pairs;
+  return d;
 }
 
 void set_faults(wire::Fabric& fabric, const nb::dict& faults) {
@@ -80,10 +124,27 @@ proxy::ProxyOptions proxy_options(const nb::dict& options) {
 using Layout = std::tuple<uint32_t, uint32_t, uint32_t>;
 
 void make_proxy(proxy::Proxy* self, std::shared_ptr<wire::Fabric> fabric, const Layout& layout, uint32_t counters,
-                uint64_t record, const nb::dict& options, uint64_t failed) {
+                uint64_t record, const nb::dict& options, uint64_t failed, uint64_t signals, uint64_t device_words) {
   const auto [contexts, ids, size] = layout;
+  proxy::ProxyOptions proxy_options = binding::proxy_options(options);
+  proxy_options.signals = at<const char>(signals);
+  if (device_words) {
+    proxy_options.device.words = at<char>(device_words);
+    proxy_options.device.raise = [writer = std::make_shared<wire::cuda::WordWriter>(), word = at<uint32_t>(failed)] {
+      writer->write(word, 1);
+    };
+  }
   new (self) proxy::Proxy(std::move(fabric), {contexts, ids, size}, counters, *at<Record>(record), at<uint32_t>(failed),
-                          proxy_options(options));
+                          proxy_options);
+}
+
+nb::bytes rings(const proxy::Proxy& p) {
+  return nb::bytes(reinterpret_cast<const char*>(p.rings().data()), p.rings().size() * sizeof(ibrc::Ring));
+}
+
+nb::tuple proxy_memory(const proxy::Proxy& p) {
+  const auto [address, bytes] = p.memory();
+  return nb::make_tuple(reinterpret_cast<uint64_t>(address), bytes);
 }
 
 nb::dict stats(const proxy::Proxy& p) {
@@ -138,6 +199,8 @@ void register_records(nb::module_& m) {
 
 void register_proxy(nb::module_& m) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
+  m.def("allow_attach", &wire::cma::allow,
+        "Lets the user's other processes copy from and to memory of this one that is not mapped.");
   m.def("wires", &wire::names, "The names that Fabric takes.");
   nb::class_<wire::Fabric>(m, "Fabric", "One job's memory and peers over one kind of wire.")
       .def(nb::new_(&make_fabric), "wire"_a, "rank"_a, "size"_a, "options"_a = nb::dict())
@@ -146,13 +209,25 @@ void register_proxy(nb::module_& m) {
       .def("import_region", &import_region, "region"_a, "peer"_a, "exported"_a, "mapped"_a = 0,
            "Makes a peer's region reachable; `mapped` is where it is mapped here, 0 for nowhere.")
       .def("remove_region", &wire::Fabric::remove_region, "region"_a)
+      .def("address", &fabric_address, "peer"_a,
+           "What rank `peer` hands to its connect, once all endpoints exist; empty for wires without connections.")
+      .def("connect", &connect, "peer"_a, "address"_a)
+      .def(
+          "probe", &wire::Fabric::probe, "seconds"_a, Release(),
+          "Proves that every peer is reached, once all ranks have connected; raises gin.RemoteError naming the others.")
+      .def("leave", &wire::Fabric::leave, "seconds"_a, Release(),
+           "Says that nothing more comes from here and waits for the peers to say so; returns whether all did.")
+      .def_prop_ro("about", &wire::Fabric::about, "What this rank uses, in words.")
       .def("set_faults", &set_faults, "faults"_a, "Changes fault.* options of a wire made with some. For tests.")
       .def_prop_ro("max_message", &wire::Fabric::max_message);
 
   nb::class_<proxy::Proxy>(m, "Proxy", "Descriptor rings, one per context, and the progress threads that serve them.")
       .def("__init__", &make_proxy, "fabric"_a, "layout"_a, "counters"_a, "record"_a, "options"_a = nb::dict(),
-           "failed"_a = 0,
-           "layout is (contexts, ids, size); record and failed are addresses that must outlive the proxy.")
+           "failed"_a = 0, "signals"_a = 0, "device_words"_a = 0,
+           "layout is (contexts, ids, size); the addresses must outlive the proxy. Where kernels run on a GPU, "
+           "device_words is memory of it and failed a word of it.")
+      .def_prop_ro("rings", &rings, "One gin::ibrc::Ring per context.")
+      .def_prop_ro("memory", &proxy_memory, "Address and size of what kernels have to reach.")
       .def_prop_ro("device_state", [](const proxy::Proxy& p) { return reinterpret_cast<uint64_t>(p.device_state()); })
       .def("start", &proxy::Proxy::start)
       .def("stop", &proxy::Proxy::stop, "timeout"_a = 1.0, Release(),
@@ -162,6 +237,11 @@ void register_proxy(nb::module_& m) {
       .def_prop_ro("running", &proxy::Proxy::running)
       .def_prop_ro("stats", &stats)
       .def_prop_ro("affinity", &proxy::Proxy::affinity, "The CPUs that each progress thread may run on.");
+  m.attr("proxy_device_words") = +proxy::ProducerDevice::words_bytes;
+  m.def("verbs_ports", &verbs_ports, "options"_a = nb::dict(),
+        "Every port of every RDMA device, whether it is usable or why not; UnsupportedError without libibverbs.");
+  m.def("verbs_live", &verbs_live, "Devices, regions, completion queues and queue pairs that this process has open.");
+  m.def("verbs_detail", &wire::verbs_detail, "detail"_a, "The detail of a failed completion in words.");
   m.attr("max_windows") = +ibrc::max_windows;
   m.attr("max_ids") = +ibrc::max_ids;
   m.attr("max_counters") = +ibrc::max_counters;

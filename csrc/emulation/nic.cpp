@@ -58,6 +58,16 @@ uint64_t Nic::post(const wire::Request& request, uint64_t* counter) {
 }
 
 void Nic::complete(uint32_t context, Stream& stream, const wire::Completion& completion) {
+  if (completion.token == wire::no_request) {
+    proxy::Failure failure;
+    failure.code = completion.code;
+    failure.operation = Operation::quiet;
+    failure.peer = int32_t(completion.peer);
+    failure.context = context;
+    failure.detail = completion.detail;
+    proxy::fail(*record_, failure);
+    return;
+  }
   Slot& slot = stream.slots[completion.token & (stream.slots.size() - 1)];
   slot.done = true;
   if (completion.code != Code::ok) {

@@ -22,17 +22,13 @@ class Arena {
   uint32_t used() const { return used_; }
 
   Thread* thread(uint32_t slot) const { return reinterpret_cast<Thread*>(base_) + first_slot + slot; }
-  uint32_t slot(const Thread* thread) const {
-    return uint32_t(thread - reinterpret_cast<Thread*>(base_)) - first_slot;
-  }
+  uint32_t slot(const Thread* thread) const { return uint32_t(thread - reinterpret_cast<Thread*>(base_)) - first_slot; }
 
   char* stack_bottom(uint32_t slot) const { return base_ + (uint64_t(first_slot) + slot) * stack_bytes; }
   // Where the first frame begins. Staggered, as the first frames of all stacks would share cache sets otherwise.
   char* stack_top(uint32_t slot) const { return stack_bottom(slot) + stack_bytes - 192 * (slot % 16); }
 
-  bool contains(const void* address) const {
-    return uintptr_t(address) - uintptr_t(base_) < arena_bytes;
-  }
+  bool contains(const void* address) const { return uintptr_t(address) - uintptr_t(base_) < arena_bytes; }
   // Whether the address is in the guard page below a stack that is in use, and whose.
   Thread* overrun(const void* address) const;
 

@@ -25,9 +25,9 @@ void describe(const void* address) {
   if (!t) return;
   const Thread* below = active->arena().overrun(address);
   char text[512];
-  int length = std::snprintf(
-      text, sizeof text, "gin: kernel %s, block (%u,%u,%u) thread (%u,%u,%u): ", active->kernel_name(),
-      t->block->index.x, t->block->index.y, t->block->index.z, t->index.x, t->index.y, t->index.z);
+  int length =
+      std::snprintf(text, sizeof text, "gin: kernel %s, block (%u,%u,%u) thread (%u,%u,%u): ", active->kernel_name(),
+                    t->block->index.x, t->block->index.y, t->block->index.z, t->index.x, t->index.y, t->index.z);
   if (length < 0 || size_t(length) >= sizeof text) return;
   size_t room = sizeof text - size_t(length);
   if (below == t) {

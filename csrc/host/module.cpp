@@ -54,8 +54,7 @@ Module::~Module() = default;
 void Module::find_image() {
   link_map* map = nullptr;
   size_t tls_module = 0;
-  if (dlinfo(handle_.get(), RTLD_DI_LINKMAP, &map) != 0 ||
-      dlinfo(handle_.get(), RTLD_DI_TLS_MODID, &tls_module) != 0) {
+  if (dlinfo(handle_.get(), RTLD_DI_LINKMAP, &map) != 0 || dlinfo(handle_.get(), RTLD_DI_TLS_MODID, &tls_module) != 0) {
     throw Error(Error::Kind::internal, "compiled kernel " + path_ + ": dlinfo failed");
   }
   struct Search {
@@ -76,9 +75,10 @@ void Module::find_image() {
     throw Error(Error::Kind::compile, "compiled kernel " + path_ + " has no image of shared memory; compile it again");
   }
   if (search.tls->p_filesz != 0) {
-    throw Error(Error::Kind::compile,
-                "compiled kernel " + path_ +
-                    ": a __shared__ variable has an initialiser; shared memory starts undefined: assign it in the kernel");
+    throw Error(
+        Error::Kind::compile,
+        "compiled kernel " + path_ +
+            ": a __shared__ variable has an initialiser; shared memory starts undefined: assign it in the kernel");
   }
   if (search.tls->p_align > 4096) {
     throw Error(Error::Kind::compile, "compiled kernel " + path_ + ": a __shared__ variable is aligned to " +

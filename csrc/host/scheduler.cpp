@@ -1,8 +1,5 @@
 #include "scheduler.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <cstring>
 
 #include "../error.h"
@@ -24,71 +21,6 @@ void step(Index3& index, const Index3& size) {
   if (++index.y < size.y) return;
   index.y = 0;
   ++index.z;
-}
-
-// Replaces the value of each lane that takes part by its result.
-void exchange(Warp& w, uint32_t lanes) {
-  uint64_t values[warp_size], result = 0;
-  auto each = [&](auto body) {
-    for (uint32_t rest = lanes; rest; rest &= rest - 1) body(uint32_t(__builtin_ctz(rest)));
-  };
-  each([&](uint32_t i) { values[i] = w.lanes[i]->value; });
-  auto fold = [&](auto combine) {
-    result = values[__builtin_ctz(lanes)];
-    each([&](uint32_t i) { result = combine(result, values[i]); });
-    each([&](uint32_t i) { w.lanes[i]->value = result; });
-  };
-  switch (WarpOp(w.lanes[__builtin_ctz(lanes)]->op)) {
-    case WarpOp::sync:
-      break;
-    case WarpOp::gather:
-      each([&](uint32_t i) {
-        uint32_t from = w.lanes[i]->source % warp_size;
-        w.lanes[i]->value = lanes >> from & 1 ? values[from] : 0xcdcdcdcdcdcdcdcdu;
-      });
-      break;
-    case WarpOp::ballot:
-      each([&](uint32_t i) { result |= uint64_t(values[i] != 0) << i; });
-      each([&](uint32_t i) { w.lanes[i]->value = result; });
-      break;
-    case WarpOp::match:
-      each([&](uint32_t i) {
-        uint64_t same = 0;
-        each([&](uint32_t j) { same |= uint64_t(values[i] == values[j]) << j; });
-        w.lanes[i]->value = same;
-      });
-      break;
-    case WarpOp::add:
-      each([&](uint32_t i) { result += values[i]; });
-      each([&](uint32_t i) { w.lanes[i]->value = result; });
-      break;
-    case WarpOp::min_signed:
-      fold([](uint64_t a, uint64_t b) { return int64_t(a) < int64_t(b) ? a : b; });
-      break;
-    case WarpOp::max_signed:
-      fold([](uint64_t a, uint64_t b) { return int64_t(a) > int64_t(b) ? a : b; });
-      break;
-    case WarpOp::min_unsigned:
-      fold([](uint64_t a, uint64_t b) { return a < b ? a : b; });
-      break;
-    case WarpOp::max_unsigned:
-      fold([](uint64_t a, uint64_t b) { return a > b ? a : b; });
-      break;
-    case WarpOp::bit_and:
-      fold([](uint64_t a, uint64_t b) { return a & b; });
-      break;
-    case WarpOp::bit_or:
-      fold([](uint64_t a, uint64_t b) { return a | b; });
-      break;
-    case WarpOp::bit_xor:
-      each([&](uint32_t i) { result ^= values[i]; });
-      each([&](uint32_t i) { w.lanes[i]->value = result; });
-      break;
-  }
-}
-
-std::string operation(const Thread* t) {
-  return std::string(t->what) + " (" + t->file + ":" + std::to_string(t->line) + ")";
 }
 
 }  // namespace
@@ -274,8 +206,8 @@ uint32_t Scheduler::barrier(Thread* t, BarrierOp op, uint32_t value) {
   if (!b.waiting) {
     b.sum = 0;
     b.mixed = false;
-  } else if (const Thread* f = b.first; f->line != t->line || f->op != t->op ||
-                                        (f->file != t->file && std::strcmp(f->file, t->file) != 0)) {
+  } else if (const Thread* f = b.first;
+             f->line != t->line || f->op != t->op || (f->file != t->file && std::strcmp(f->file, t->file) != 0)) {
     b.mixed = true;
   }
   b.sum += value;
@@ -307,61 +239,6 @@ uint32_t Scheduler::barrier(Thread* t, BarrierOp op, uint32_t value) {
 
 // To be followed by leave(t), in a statement of its own: frames that are left for good must own nothing.
 void Scheduler::fail(const Thread* t, const std::string& what) { failure_ = what + ", in " + place(t); }
-
-// ---- warps
-
-uint64_t Scheduler::warp(Thread* t, WarpOp op, uint32_t mask, uint64_t value, uint32_t source) {
-  auto& b = *static_cast<BlockState*>(t->block);
-  Warp& w = b.warps[t->rank / warp_size];
-  uint32_t bit = 1u << t->rank % warp_size;
-  t->op = uint32_t(op);
-  t->mask = mask;
-  t->value = value;
-  t->source = source;
-  streak_ = 0;
-  if (!(mask & bit)) {
-    fail(t, operation(t) + " with a mask that does not name the calling lane");
-    leave(t);
-  }
-  uint32_t i = 0;
-  while (i < w.groups && w.group[i].mask != mask) ++i;
-  if (i == w.groups) {
-    w.group[w.groups++] = {mask, 0};
-  } else if (const Thread* other = w.lanes[__builtin_ctz(w.group[i].arrived)]; other->op != t->op) {
-    w.group[i].arrived |= bit;
-    fail(t, "lanes of one mask call different operations: " + operation(t) + " here, " + operation(other) + " in " +
-                place(other));
-    leave(t);
-  }
-  w.group[i].arrived |= bit;
-  if ((mask & ~w.gone) != w.group[i].arrived) {
-    suspend(t);
-    return t->value;
-  }
-  complete(w, i, t);
-  if (must_stop()) leave(t);
-  return t->value;
-}
-
-// Gives each lane its result, and all but `running` back to the run queue.
-void Scheduler::complete(Warp& w, uint32_t group, const Thread* running) {
-  uint32_t arrived = w.group[group].arrived;
-  w.group[group] = w.group[--w.groups];
-  exchange(w, arrived);
-  for (uint32_t rest = arrived; rest; rest &= rest - 1) {
-    Thread* t = w.lanes[__builtin_ctz(rest)];
-    if (t != running) push(t);
-  }
-}
-
-// An ended lane is waited for no longer.
-void Scheduler::lane_ended(Warp& w, uint32_t lane) {
-  w.gone |= 1u << lane;
-  w.lanes[lane] = nullptr;
-  for (uint32_t i = w.groups; i-- > 0;) {
-    if ((w.group[i].mask & ~w.gone) == w.group[i].arrived) complete(w, i, nullptr);
-  }
-}
 
 // ---- blocks and threads
 
@@ -417,40 +294,11 @@ void Scheduler::end_block(BlockState& b) {
   resident_.pop_back();
 }
 
-// Shared memory of a block that starts: undefined on a GPU, so filled with a pattern that no program can take for zeros.
-char* Scheduler::take_image() {
-  char* image;
-  if (images_.empty()) {
-    images_.reserve(resident_.size() + 1);
-    void* p = mmap(nullptr, image_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) {
-      throw Error(Error::Kind::memory, std::string("host platform: no memory for the shared memory of a block: ") +
-                                           std::strerror(errno) + "; use fewer blocks or less shared memory");
-    }
-    image = static_cast<char*>(p);
-  } else {
-    image = images_.back();
-    images_.pop_back();
-  }
-  uint64_t after = dynamic_offset_ + dynamic_placeholder;
-  std::memset(image, 0xcd, dynamic_offset_ + launch_->shared);
-  std::memset(image + after, 0xcd, launch_->module->image_bytes() - after);
-  return image;
-}
-
-void Scheduler::drop_images() {
-  for (char* image : images_) munmap(image, image_bytes_);
-  images_.clear();
-}
-
 // Takes a stack, and the next thread of the block that is being started.
 Thread* Scheduler::start_thread() {
   Thread* t = take_stack();
   if (!t->stack) {
-    prepare_stack(t, [](void* p) {
-      auto* t = static_cast<Thread*>(p);
-      of(t).run_fiber(t);
-    });
+    prepare_stack(t, [](void* thread) { of(static_cast<Thread*>(thread)).run_fiber(static_cast<Thread*>(thread)); });
   }
   assign(t);
   return t;
@@ -613,36 +461,6 @@ void Scheduler::enter(Thread* to) {
   main_shadow_.leave(shadow(to));
   gin_host_switch(&main_stack_, to->stack);
   main_shadow_.arrive(*previous_);
-}
-
-// Asks the module itself where its dynamic shared memory lies, on a stack of its own and with an address for its image
-// that no memory has. An answer elsewhere means that the compiler did not go through the module's __tls_get_addr.
-uint64_t Scheduler::find_dynamic() {
-  const Module& module = *launch_->module;
-  if (module.dynamic_offset() != Module::unknown) return module.dynamic_offset();
-  constexpr uintptr_t nowhere = uintptr_t(1) << 30;
-  Thread* t = take_stack();
-  prepare_stack(t, [](void* thread) {
-    auto* t = static_cast<Thread*>(thread);
-    Scheduler& s = of(t);
-    s.shadow(t).arrive(*s.previous_);
-    s.found_ = reinterpret_cast<uintptr_t>(s.launch_->module->entry().dynamic_shared());
-    s.leave(t);
-  });
-  t->shared = reinterpret_cast<char*>(nowhere);
-  enter(t);
-  t->stack = nullptr;
-  t->next = free_;
-  free_ = t;
-  uint64_t offset = found_ - nowhere;
-  if (offset > module.image_bytes() - dynamic_placeholder) {
-    throw Error(Error::Kind::unsupported,
-                "compiled kernel " + module.path() +
-                    ": the compiler addresses __shared__ variables in a way that the host platform cannot redirect; "
-                    "compile with -mtls-dialect=gnu (x86-64) or -mtls-dialect=trad (aarch64)");
-  }
-  module.set_dynamic_offset(offset);
-  return offset;
 }
 
 }  // namespace gin::host

@@ -106,9 +106,7 @@ class Scheduler {
   void lane_ended(Warp& warp, uint32_t lane);
 
   // blocks and threads
-  bool startable() const {
-    return next_block_ < blocks_ && resident_threads_ + threads_per_block_ <= capacity_;
-  }
+  bool startable() const { return next_block_ < blocks_ && resident_threads_ + threads_per_block_ <= capacity_; }
   void start_block() noexcept;
   void end_block(BlockState& block);
   char* take_image();

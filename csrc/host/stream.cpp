@@ -118,24 +118,31 @@ struct Stream::State final : Hooks {
     for (;;) {
       work.wait(lock, [&] { return closing || !queue.empty(); });
       if (queue.empty()) break;
+      std::exception_ptr failed;
+      std::deque<Launch> dropped;
       {
         Launch launch = std::move(queue.front());
         queue.pop_front();
         busy = true;
         running = launch.name;
         lock.unlock();
-        std::exception_ptr failed = run(owned, launch);
-        lock.lock();
-        if (failed && !error) {
-          error = failed;
-          queue.clear();
-        }
-        if (owned && !owned->captured().empty()) capture = owned->captured();
-      }  // the module may be unloaded here
+        failed = run(owned, launch);
+      }  // the module may be unloaded here, and whoever has that to do may hold up a caller who wants the lock
+      lock.lock();
+      if (failed && !error) {
+        error = failed;
+        dropped.swap(queue);
+      }
+      if (owned && !owned->captured().empty()) capture = owned->captured();
       busy = abandoned = false;
       reports_done = reports_wanted;
       report = "no kernel is running";
       progress.notify_all();
+      if (!dropped.empty()) {
+        lock.unlock();
+        dropped.clear();
+        lock.lock();
+      }
     }
     scheduler = nullptr;
   }
@@ -183,6 +190,7 @@ void Stream::close() {
     s.thread.detach();
     return;  // the thread holds the state, and the module, for as long as it runs
   }
+  s.error = nullptr;  // its own, from abandoning
   lock.unlock();
   s.thread.join();
 }
@@ -219,8 +227,9 @@ bool Stream::synchronize(std::chrono::nanoseconds timeout) {
 
 void Stream::abandon() {
   State& s = *state_;
+  std::deque<Launch> dropped;  // modules are let go of without the lock
   std::lock_guard lock(s.mutex);
-  s.queue.clear();
+  dropped.swap(s.queue);
   if (!s.busy) return;
   s.abandoned = true;
   if (s.scheduler) s.scheduler->interrupt();

@@ -79,7 +79,7 @@ bool Channel::step() {
   bool moved = false;
   if (first_ == last_) moved = take();
   if (first_ != last_) moved |= post();
-  if (tail_ != retired_) moved |= reap();
+  if (settled_ != tail_) moved |= reap();
   if (settled_ != retired_ && endpoint_->settled()) settled_ = retired_;
   publish();
   return moved;
@@ -201,6 +201,10 @@ bool Channel::reap() {
 }
 
 inline void Channel::finish(const wire::Completion& c) {
+  if (c.token == wire::no_request) [[unlikely]] {
+    lost(c);
+    return;
+  }
   InFlight& operation = in_flight_[c.token & mask_];
   operation.done = true;
   if (c.code == Code::ok) [[likely]] {
@@ -212,6 +216,14 @@ inline void Channel::finish(const wire::Completion& c) {
   failures_.record(
       {c.code, operation_of(operation.op), fence ? -1 : int32_t(c.peer), context_, operation.id, 0, 0, c.detail});
   if (fence || c.code == Code::range || c.code == Code::unsupported) return;  // the request's fault, not the peer's
+  failures_.give_up(c.peer);
+  drop_pending(c.peer);
+}
+
+// A peer was found dead by what came after its last request.
+[[gnu::noinline]] void Channel::lost(const wire::Completion& c) {
+  add(counts_.failures, 1);
+  failures_.record({c.code, Operation::quiet, int32_t(c.peer), context_, 0, 0, 0, c.detail});
   failures_.give_up(c.peer);
   drop_pending(c.peer);
 }

@@ -56,6 +56,7 @@ class Channel {
   bool post();
   bool reap();
   void finish(const wire::Completion& completion);
+  void lost(const wire::Completion& completion);
   void succeed(uint64_t sequence, InFlight& operation);
   void refuse(const ibrc::Fields& fields, Code code, uint64_t expected, uint64_t seen);
   void drop_pending(uint32_t peer);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 
 #include "proxy/record.h"
@@ -10,13 +11,13 @@ namespace gin::proxy {
 
 class Failures {
  public:
-  // `failed` is the word that waits poll where it is not the record's own state; may be nullptr.
-  Failures(Record& record, uint32_t* failed, uint32_t size)
-      : record_(record), failed_(failed), size_(size), dead_(std::make_unique<std::atomic<bool>[]>(size)) {}
+  // `raise` sets the word that waits poll where it is not the record's own state; may be empty.
+  Failures(Record& record, std::function<void()> raise, uint32_t size)
+      : record_(record), raise_(std::move(raise)), size_(size), dead_(std::make_unique<std::atomic<bool>[]>(size)) {}
 
   void record(const Failure& failure) {
     fail(record_, failure);
-    if (failed_) __atomic_store_n(failed_, 1u, __ATOMIC_RELEASE);
+    if (raise_) raise_();
   }
 
   // From now on operations to that peer fail at once. Any thread.
@@ -34,7 +35,7 @@ class Failures {
 
  private:
   Record& record_;
-  uint32_t* failed_;
+  std::function<void()> raise_;
   uint32_t size_;
   std::atomic<bool> any_{false};
   std::unique_ptr<std::atomic<bool>[]> dead_;

@@ -9,7 +9,7 @@
 namespace gin::proxy {
 namespace {
 
-constexpr uint64_t line = 64;
+constexpr uint64_t line = 64, page = 4096;
 constexpr uint32_t most_depth = 1u << 20;
 
 void require(bool fits, const std::string& what, uint64_t value, const std::string& limit) {
@@ -48,13 +48,19 @@ ibrc::Ring carve_ring(Carver& carver, uint32_t depth, uint32_t counters) {
   return ring;
 }
 
+std::function<void()> raiser(uint32_t* failed, const ProxyOptions& options) {
+  if (options.device.raise) return options.device.raise;
+  if (!failed) return {};
+  return [failed] { __atomic_store_n(failed, 1u, __ATOMIC_RELEASE); };
+}
+
 }  // namespace
 
 void Proxy::Free::operator()(void* memory) const { std::free(memory); }
 
 Proxy::Proxy(std::shared_ptr<wire::Fabric> fabric, ControlLayout layout, uint32_t counters, Record& record,
              uint32_t* failed, const ProxyOptions& options)
-    : fabric_(std::move(fabric)), layout_(layout), options_(options), failures_(record, failed, layout.size) {
+    : fabric_(std::move(fabric)), layout_(layout), options_(options), failures_(record, raiser(failed, options), layout.size) {
   check(counters);
   lay_out_rings(counters);
   const uint32_t threads = std::min(options_.threads, layout_.contexts);
@@ -94,15 +100,24 @@ void Proxy::lay_out_rings(uint32_t counters) {
     return carver.used();
   };
   const uint64_t bytes = carve(nullptr);
-  memory_.reset(static_cast<char*>(std::aligned_alloc(line, bytes)));
+  memory_bytes_ = (bytes + page - 1) / page * page;
+  memory_.reset(static_cast<char*>(std::aligned_alloc(page, memory_bytes_)));
   if (!memory_)
     throw Error(Error::Kind::memory, "cannot allocate " + std::to_string(bytes) +
                                          " bytes for descriptor rings; use fewer contexts or a smaller ring depth");
-  std::memset(memory_.get(), 0, bytes);
+  std::memset(memory_.get(), 0, memory_bytes_);
   carve(memory_.get());
   for (uint32_t c = 0; c < layout_.contexts; ++c) {
     rings_[c].results = results_ + uint64_t(c) * ibrc::result_slots;
     *rings_[c].free_results = ~uint64_t(0);
+    if (options_.signals)
+      rings_[c].signals = reinterpret_cast<const uint64_t*>(options_.signals + layout_.native(c, 0));
+    if (char* words = options_.device.words) {
+      words += c * ProducerDevice::words_bytes;
+      rings_[c].head = reinterpret_cast<uint64_t*>(words);
+      rings_[c].consumed_cache = reinterpret_cast<uint64_t*>(words + ProducerDevice::line);
+      rings_[c].free_results = reinterpret_cast<uint64_t*>(words + 2 * ProducerDevice::line);
+    }
   }
   state_ = {rings_.data(), layout_.contexts, counters};
 }

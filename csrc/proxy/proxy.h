@@ -1,7 +1,9 @@
 // The host half of the ibrc_proxy backend: the rings' memory, an engine per progress thread, and their start and stop.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gin/backends/ibrc_proxy/ring.h"
@@ -9,10 +11,21 @@
 
 namespace gin::proxy {
 
+// Where the producers are another device than this CPU. They then use copies of the rings in their own memory; the
+// proxy's memory has to be made reachable for them before they start.
+struct ProducerDevice {
+  static constexpr uint64_t line = 128, words_bytes = 3 * line;
+
+  char* words = nullptr;          // device memory, words_bytes for each context: 0, 0 and all ones at the starts of lines
+  std::function<void()> raise;    // sets the word that waits on the device poll
+};
+
 struct ProxyOptions {
   uint32_t depth = 1024;  // slots of each context's ring: a power of two, at least 4
   uint32_t threads = 1;   // contexts are dealt out to so many progress threads
   ThreadOptions thread;
+  const char* signals = nullptr;  // the control window as producers read it, where that is not Comm::control
+  ProducerDevice device;
 };
 
 class Proxy {
@@ -29,6 +42,11 @@ class Proxy {
 
   // What Comm::backend points to, as long as the proxy lives.
   const ibrc::Proxy* device_state() const { return &state_; }
+
+  const std::vector<ibrc::Ring>& rings() const { return rings_; }
+
+  // All that the engine and producers share, but for the producers' own words.
+  std::pair<char*, uint64_t> memory() const { return {memory_.get(), memory_bytes_}; }
 
   void start();
 
@@ -57,6 +75,7 @@ class Proxy {
     void operator()(void* memory) const;
   };
   std::unique_ptr<char, Free> memory_;
+  uint64_t memory_bytes_ = 0;
   ibrc::Result* results_ = nullptr;
   std::vector<ibrc::Ring> rings_;
   ibrc::Proxy state_{};

@@ -7,7 +7,8 @@
 
 namespace gin::wire::cma {
 
-// Lets other processes of the same user copy to and from this one where the kernel asks for such leave (Yama).
+// Lets other processes of the same user copy to and from this one where the kernel asks for such leave (Yama). Only for
+// processes that register memory which cannot be mapped: it lets those processes do more than copy.
 void allow();
 
 // Copy `bytes` between `local` here and `remote` there. Return 0 or an errno.

@@ -93,6 +93,11 @@ class FaultyFabric final : public Fabric {
     return std::make_unique<FaultyEndpoint>(inner_->endpoint(), faults_);
   }
   uint64_t max_message() const override { return inner_->max_message(); }
+  std::string about() const override { return inner_->about(); }
+  std::string address(uint32_t peer) override { return inner_->address(peer); }
+  void connect(uint32_t peer, const std::string& address) override { inner_->connect(peer, address); }
+  void probe(double seconds) override { inner_->probe(seconds); }
+  bool leave(double seconds) override { return inner_->leave(seconds); }
 
   Faults& faults() { return faults_; }
 

@@ -73,7 +73,6 @@ std::string Regions::add(uint32_t region, void* base, uint64_t bytes) {
   added->peers[rank_] = {added->base, uint64_t(uintptr_t(base)), bytes, getpid()};
   table_[region].store(added.get(), std::memory_order_release);
   all_.push_back(std::move(added));
-  cma::allow();
 
   std::ostringstream out;
   out << format << ' ' << getpid() << ' ' << memory::start_time(getpid()) << ' ' << uint64_t(uintptr_t(base)) << ' '

@@ -1,12 +1,15 @@
 #include "wire/registry.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "error.h"
 #include "wire/completions.h"
+#include "wire/cuda.h"
 #include "wire/faulty.h"
 #include "wire/null.h"
 #include "wire/shm.h"
+#include "wire/verbs/verbs.h"
 
 namespace gin::wire {
 namespace {
@@ -14,11 +17,14 @@ namespace {
 struct Wire {
   const char* name;
   std::unique_ptr<Fabric> (*make)(uint32_t rank, uint32_t size, const Options& options);
+  const std::vector<std::string>* more_options = nullptr;
 };
 
 constexpr Wire wires[] = {
     {"shm", make_shm},
     {"null", make_null},
+    {"cuda", make_cuda},
+    {"verbs", make_verbs, &verbs_options},
 };
 
 std::string known_names() {
@@ -27,11 +33,15 @@ std::string known_names() {
   return all;
 }
 
-void check_options(const std::string& name, const Options& options) {
+void check_options(const Wire& wire, const Options& options) {
+  const std::vector<std::string> more = wire.more_options ? *wire.more_options : std::vector<std::string>();
   for (const auto& [key, value] : options) {
     if (key == "max_message" || key == "queue" || is_fault(key)) continue;
-    throw Error(Error::Kind::config, "wire '" + name + "' has no option '" + key + "' (given as '" + value +
-                                         "'); it takes max_message, queue, and for tests " + fault_names());
+    if (std::find(more.begin(), more.end(), key) != more.end()) continue;
+    std::string taken = "max_message, queue";
+    for (const std::string& other : more) taken += ", " + other;
+    throw Error(Error::Kind::config, std::string("wire '") + wire.name + "' has no option '" + key + "' (given as '" +
+                                         value + "'); it takes " + taken + ", and for tests " + fault_names());
   }
 }
 
@@ -61,7 +71,7 @@ std::unique_ptr<Fabric> make_fabric(const std::string& name, uint32_t rank, uint
     if (size == 0 || rank >= size || size > max_peers)
       throw Error(Error::Kind::config, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
                                            " is not a rank; a job has 1 to " + std::to_string(max_peers) + " ranks");
-    check_options(name, options);
+    check_options(wire, options);
     std::unique_ptr<Fabric> fabric = wire.make(rank, size, options);
     return has_faults(options) ? make_faulty(std::move(fabric), options) : std::move(fabric);
   }

@@ -36,6 +36,9 @@ struct Request {
   uint64_t token;  // handed back by its completion
 };
 
+// As a completion's token: no request ended, but the peer was found dead while its requests were being settled.
+constexpr uint64_t no_request = ~0ull;
+
 // The end of one request. With Code::ok the source may be reused and a get or an old value has landed.
 struct Completion {
   uint64_t token;

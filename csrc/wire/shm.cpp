@@ -144,20 +144,26 @@ class ShmEndpoint final : public Endpoint {
   }
 
   Outcome atomic(const Request& r) {
-    const Region* local = regions_.find(r.local_region);
+    char* old = answer(r);
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
-    if (!local || !remote || (r.bytes != 4 && r.bytes != 8) || r.remote_offset % r.bytes != 0 ||
-        !inside(r.local_offset, r.bytes, local->bytes) || !inside(r.remote_offset, r.bytes, remote->bytes))
+    if (!old || !remote || (r.bytes != 4 && r.bytes != 8) || r.remote_offset % r.bytes != 0 ||
+        !inside(r.remote_offset, r.bytes, remote->bytes))
       return out_of_range;
     if (!remote->mapped) return not_mapped;
     char* word = remote->mapped + r.remote_offset;
     if (uintptr_t(word) % r.bytes != 0) return out_of_range;
-    char* old = local->base + r.local_offset;
     if (r.bytes == 8)
       apply_to<uint64_t>(word, r, old);
     else
       apply_to<uint32_t>(word, r, old);
     return ok;
+  }
+
+  // Where an atomic's old value goes, or nullptr.
+  char* answer(const Request& r) const {
+    if (r.local_region == local_address) return reinterpret_cast<char*>(r.local_offset);
+    const Region* local = regions_.find(r.local_region);
+    return local && inside(r.local_offset, r.bytes, local->bytes) ? local->base + r.local_offset : nullptr;
   }
 
   Outcome find_word(uint32_t region, uint32_t peer, uint64_t offset, uint64_t*& word) const {

@@ -33,6 +33,26 @@ class Fabric {
   virtual void remove_region(uint32_t region) = 0;
   virtual std::unique_ptr<Endpoint> endpoint() = 0;
   virtual uint64_t max_message() const = 0;
+
+  // What this rank uses, in words; empty where there is nothing to say.
+  virtual std::string about() const { return {}; }
+
+  // Wires with connections. Once all endpoints exist, every rank hands `address(p)` to the `connect` of rank p, its own as
+  // well; when all have, `probe` proves that every peer is reached. An empty address: there is nothing to connect. Throw
+  // gin::Error, which names the peers.
+  virtual std::string address(uint32_t peer) {
+    (void)peer;
+    return {};
+  }
+  virtual void connect(uint32_t peer, const std::string& address) { (void)peer, (void)address; }
+  virtual void probe(double seconds) { (void)seconds; }
+
+  // Says that nothing more comes from here and waits until every live peer has said so, for `seconds` at most; returns
+  // whether all did. No thread may use an endpoint any more.
+  virtual bool leave(double seconds) {
+    (void)seconds;
+    return true;
+  }
 };
 
 }  // namespace gin::wire

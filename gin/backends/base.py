@@ -28,10 +28,12 @@ class Job:
 
     rank: int
     size: int
+    local_size: int  # ranks of this host
     config: Config
     exchange: Exchange
     platform: Platform
     rounds: int  # signal words of one barrier index
+    local_rank: int = 0  # this rank's place among those of its host
 
     @property
     def ids(self) -> int:
@@ -57,9 +59,10 @@ class Region:
     address: int
     nbytes: int
     peers: npt.NDArray[np.uint64]
-    memory: npt.NDArray[np.uint8]
+    memory: Any  # numpy.uint8 of `nbytes`, None where this CPU does not load and store it
     handle: int = 0
     keep: list[Any] = field(default_factory=list)
+    table: int = 0  # address of `peers` as kernels see it, where that is not its own
     in_use: int = 0  # launches that have been given this region and not been waited for
 
     @property
@@ -69,7 +72,7 @@ class Region:
     @property
     def fields(self) -> tuple[int, int, int, int]:
         """(base, bytes, handle, peers), the fields of gin::Window."""
-        return self.address, self.nbytes, self.handle, self.peers.ctypes.data
+        return self.address, self.nbytes, self.handle, self.table or self.peers.ctypes.data
 
     def pod(self) -> bytes:
         """gin::Window."""
@@ -84,14 +87,24 @@ class Regions:
         self._limit = limit
         self._next = 0
         self._free: list[int] = []
+        self._open: dict[int, Region] = {}
+        self._dropped: list[Region] = []  # a list, as the garbage collector may add to it at any time
         self._closed: dict[int, Region] = {}
+
+    def open(self, region: Region) -> None:
+        """Holds a region until all ranks have closed it: requests for it may be under way without any launch."""
+        self._open[region.number] = region
 
     def closed(self) -> list[int]:
         """The regions that this rank could give up now."""
+        while self._dropped:
+            region = self._dropped.pop()
+            self._closed[region.number] = self._open.pop(region.number)
         return sorted(number for number, region in self._closed.items() if not region.in_use)
 
     def close(self, region: Region) -> None:
-        self._closed[region.number] = region
+        """This rank uses the region no more. Any thread, also while garbage is collected."""
+        self._dropped.append(region)
 
     def release(self, closed: list[list[int]]) -> list[Region]:
         """Takes every rank's `closed()`; returns the regions that all have closed, whose numbers are now free."""
@@ -117,7 +130,6 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
-    threads: ClassVar[int] = 1  # busy threads of a rank while kernels run
     windows_limit: ClassVar[int] = 1 << 20
     control: Region
 
@@ -125,6 +137,11 @@ class Backend(ABC):
         self.job = job
         self.regions = Regions(self.windows_limit)
         self.mixed = False
+
+    @classmethod
+    def threads(cls, config: Config) -> int:
+        """Busy threads of a rank while kernels run."""
+        return 1
 
     @property
     def device_state(self) -> int:

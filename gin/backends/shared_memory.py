@@ -8,6 +8,7 @@ import numpy as np
 
 from gin import _core
 from gin.backends.base import Backend, Job, Region
+from gin.backends.connection import connect, wire_options
 from gin.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ class HostBackend(Backend):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        config = job.config
-        options = {"max_message": str(config.max_message)} if config.max_message else {}
-        self.fabric = _core.Fabric(config.wire, job.rank, job.size, options)
+        self.fabric: Any = _core.Fabric(job.config.wire, job.rank, job.size, wire_options(job))
+
+    def connect(self) -> None:
+        """Connects this rank's endpoints, all of which exist, with the peers'. Collective."""
+        connect(self.job, self.fabric)
 
     @property
     def record(self) -> int:
@@ -49,6 +52,8 @@ class HostBackend(Backend):
 
     def register_array(self, tag: str, array: npt.NDArray[Any]) -> Region:
         data = array_bytes(array)
+        if self.job.config.wire == "shm":
+            _core.allow_attach()
         region = self.share(tag, self.regions.take(), data.nbytes, data)
         self.name_region(region)
         return region
@@ -69,7 +74,12 @@ class HostBackend(Backend):
                 segment = _core.Segment(nbytes, f"gin {tag}")
                 local = segment.view()
             exported = self.fabric.add_region(number, local.ctypes.data, nbytes)
-            return {"bytes": nbytes, "wire": exported.hex(), "segment": None if segment is None else segment.export()}
+            return {
+                "bytes": nbytes,
+                "wire": exported.hex(),
+                "host": _core.host_id(),
+                "segment": None if segment is None else segment.export(),
+            }
 
         offers = self.job.exchange.gather(f"{tag}: allocate", offer)
         address = local.ctypes.data if segment is None else segment.address
@@ -79,7 +89,8 @@ class HostBackend(Backend):
         def reach() -> None:
             for rank, other in enumerate(offers):
                 mapped = address if rank == self.job.rank else 0
-                if rank != self.job.rank and other["segment"] is not None:
+                near = other["host"] == _core.host_id()
+                if rank != self.job.rank and near and other["segment"] is not None:
                     mapping = _core.Segment.open(other["segment"])
                     keep.append(mapping)
                     mapped = mapping.address
@@ -92,6 +103,12 @@ class HostBackend(Backend):
         if any(other["segment"] is None for other in offers):
             self.mixed = True
         return Region(number, address, nbytes, peers, local, keep=keep)
+
+    def close(self, timeout: float) -> None:
+        """Waits until no peer sends here any more, unless the job has failed, and gives the wire back."""
+        fabric, self.fabric = self.fabric, None
+        if fabric is not None and self.job.platform.read_record() is None:
+            fabric.leave(timeout)
 
     def setup(self) -> dict[str, Any]:
         """What the emulated libraries are given."""

@@ -81,11 +81,9 @@ class Session:
     def launch(self, nbytes: int, warmup: int, iterations: int, taken: Taken) -> float:
         """One launch, whose samples and wrong elements are added to `taken`. Returns the seconds it took here."""
         plan, messages = self.plan, self.plan.definition.messages(nbytes)
-        words = self.out.array("uint64")
-        words[:] = 0
+        self.out.write(np.zeros(self.out.nbytes, np.uint8))
         end = used_bytes(plan, nbytes, self.comm.size)
-        guard = self.target.array("uint8")[end : end + _GUARD]
-        guard[:] = _GUARD_BYTE
+        self.target.write(np.full(_GUARD, _GUARD_BYTE, np.uint8), offset=end)
         self.comm.barrier()
         start = time.perf_counter()
         self.kernel.launch(
@@ -106,6 +104,8 @@ class Session:
         seconds = time.perf_counter() - start
 
         self._serial += (warmup + iterations) * max(plan.ctas * messages, self.comm.size)
+        words = self.out.read("uint64")
+        guard = self.target.read("uint8", _GUARD, offset=end)
         first = _OUT_HEADER // 8
         kept = np.array(words[first : first + plan.ctas * iterations], dtype=np.float64)
         taken.samples.append(kept.reshape(plan.ctas, iterations))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import importlib.metadata
 import os
 import platform as system_platform
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gin import _version
-from gin.backends import NAMES, capabilities
+from gin.backends import NAMES, capabilities, load
+from gin.backends.connection import verbs_options
 from gin.bench.results import cpu_name, usable_cores
 from gin.config import Config
+from gin.errors import Error
 
 COMPILERS = ("g++", "clang++", "c++")  # in the order of gin.platforms.host
 
@@ -82,12 +84,18 @@ def versions() -> dict[str, str | None]:
 
 
 def gpus() -> list[str]:
-    """Names of the NVIDIA GPUs that the driver shows."""
+    """Names of the GPUs that the CUDA driver shows, in its order."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, device, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
     names = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        for line in file.read_text(errors="replace").splitlines():
-            if line.startswith("Model:"):
-                names.append(line.split(":", 1)[1].strip())
+    for index in range(count.value):
+        if not cuda.cuDeviceGet(ctypes.byref(device), index) and not cuda.cuDeviceGetName(name, len(name), device):
+            names.append(name.value.decode(errors="replace"))
     return names
 
 
@@ -126,37 +134,81 @@ def platforms(config: Config) -> list[State]:
         host = State("host", False, "no C++ compiler found", "install g++, or set GIN_CXX to one")
     else:
         host = State("host", True, more={"compiler": chosen["path"], "emulated": True})
-    reason = "not in this version of gin" + ("" if gpus() else ", and the driver shows no GPU")
-    return [host, State("cuda", False, reason, "use platform host")]
+    lacks, remedies = [], []
+    if not gpus():
+        lacks.append("the CUDA driver shows no GPU")
+        remedies.append("use platform host, or run where there is a GPU")
+    if distribution("cuda-bindings") is None:
+        lacks.append("cuda-bindings is not installed")
+        remedies.append("pip install 'gin[cuda13]'")
+    return [host, State("cuda", not lacks, "; ".join(lacks), "; ".join(remedies))]
 
 
-def wires() -> list[State]:
-    """What proxies and emulated backends can post to."""
-    broken = core_error()
-    reason = "gin._core cannot be loaded" if broken else ""
-    remedy = "reinstall with pip install ." if broken else ""
-    shm = State("shm", not broken, reason, remedy, {"about": "ranks of one host"})
-    null = State("null", not broken, reason, remedy, {"about": "moves nothing: measures the ring alone"})
-    lacks = [] if ctypes.util.find_library("ibverbs") else ["libibverbs is not installed"]
-    lacks += [] if nics() else ["the kernel shows no RDMA device"]
-    verbs = State("verbs", False, "; ".join(["not in this version of gin", *lacks]), "use wire shm")
-    return [shm, null, verbs]
+def wires(config: Config) -> list[State]:
+    """What proxies and emulated backends can post to. A verbs wire's ports are in `more["ports"]`."""
+    if broken := core_error():
+        reason = f"gin._core cannot be loaded: {broken}"
+        return [State(name, False, reason, "reinstall with pip install .") for name in ("shm", "null")]
+    from gin import _core
+
+    states = {
+        "shm": lambda: State("shm", True, more={"about": "ranks of one host"}),
+        "null": lambda: State("null", True, more={"about": "moves nothing: measures the ring alone"}),
+        "verbs": lambda: _verbs(config),
+        "cuda": _cuda,
+    }
+    return [states[name]() if name in states else State(name, True) for name in _core.wires()]
+
+
+def _verbs(config: Config) -> State:
+    from gin import _core
+
+    try:
+        ports = list(_core.verbs_ports(verbs_options(config)))
+    except Error as error:
+        return State("verbs", False, str(error), "install libibverbs1 and the device's driver, or use wire shm")
+    usable = [f"{port['device']}:{port['port']}" for port in ports if port["usable"]]
+    if usable:
+        return State("verbs", True, more={"about": f"ports {', '.join(usable)}", "ports": ports})
+    reasons = [f"{port['device']}:{port['port']}: {port['reason']}" for port in ports]
+    reason = "; ".join(reasons) or "the kernel shows no RDMA device"
+    return State("verbs", False, reason, "use wire shm", {"ports": ports})
+
+
+def _cuda() -> State:
+    if gpus():
+        return State("cuda", True, more={"about": "GPUs of one host"})
+    return State("cuda", False, "the CUDA driver shows no GPU", "use wire shm")
 
 
 def backends(config: Config) -> list[State]:
-    """Which backends can run here, on the configured platform or the best one found."""
-    candidates = platforms(config)
-    wanted = [p for p in candidates if config.platform in ("auto", p.name)]
-    chosen = next((p for p in wanted if p.usable), None)
-    states = []
-    for name in NAMES:
-        able = {"capabilities": dict(capabilities(name))}
-        if chosen is None:
-            why = "; ".join(f"platform {p.name}: {p.reason}" for p in wanted)
-            states.append(State(name, False, why, wanted[0].remedy, able))
+    """Which backends can run here, on the configured platform or on any."""
+    candidates = [state for state in platforms(config) if config.platform in ("auto", state.name)]
+    return [_backend(name, candidates) for name in NAMES]
+
+
+def _backend(name: str, candidates: list[State]) -> State:
+    able = {"capabilities": dict(capabilities(name))}
+    usable, reasons, remedies = [], [], []
+    for state in candidates:
+        reason = state.reason if not state.usable else _load_error(name, state.name)
+        if reason is None:
+            usable.append(state.name)
         else:
-            states.append(State(name, True, more={"platform": chosen.name, **able}))
-    return states
+            reasons.append(f"platform {state.name}: {reason}")
+            remedies.append(state.remedy or "pip install 'gin[cuda13]'")
+    if usable:
+        return State(name, True, more={"platforms": usable, **able})
+    return State(name, False, "; ".join(reasons), "; ".join(dict.fromkeys(remedies)), able)
+
+
+def _load_error(backend: str, platform: str) -> str | None:
+    """Why a backend's code for a platform cannot be loaded."""
+    try:
+        load(backend, platform)
+    except (ImportError, Error) as error:
+        return str(error)
+    return None
 
 
 def system() -> dict[str, Any]:

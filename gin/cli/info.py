@@ -29,7 +29,7 @@ def collect() -> dict[str, Any]:
         "system": found.system(),
         "backends": [_state(state) for state in found.backends(config)],
         "platforms": [_state(state) for state in found.platforms(config)],
-        "wires": [_state(state) for state in found.wires()],
+        "wires": [_state(state) for state in found.wires(config)],
         "compilers": found.compilers(config),
         "gpus": found.gpus(),
         "nics": found.nics(),
@@ -75,13 +75,16 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield ""
         yield kind
         for state in facts[kind]:
-            yield f"  {state['name']:<11} {_verdict(kind, state)}"
+            yield f"  {state['name']:<11} {_verdict(state)}"
     yield ""
     yield "found"
     for compiler in facts["compilers"]:
         yield f"  compiler    {compiler['path'] or compiler['name']}: {compiler['version'] or 'does not run'}"
     yield f"  GPUs        {', '.join(facts['gpus']) or 'none'}"
     yield f"  RDMA NICs   {', '.join(facts['nics']) or 'none'}"
+    for wire in facts["wires"]:
+        for port in wire.get("ports", []):
+            yield f"  {'':<11} {_port(port)}"
     limit = facts["memlock_bytes"]
     yield f"  memlock     {'unlimited' if limit is None else f'{limit} bytes'}"
     cache = facts["cache"]
@@ -95,12 +98,20 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
         yield f"  {setting['name']:<{names}}  {setting['value']}  ({setting['origin']})  {setting['doc']}"
 
 
-def _verdict(kind: str, state: dict[str, Any]) -> str:
+def _port(port: dict[str, Any]) -> str:
+    name = f"{port['device']} port {port['port']}"
+    if not port["usable"]:
+        return f"{name}: not usable: {port['reason']}"
+    address = f"GID {port['gid_index']} {port['gid']} {port['gid_type']}".rstrip() if port["gid"] else "by LID"
+    return f"{name}: {port['link']}, {address}, MTU {port['mtu']}, {port['atomics']} atomics in flight"
+
+
+def _verdict(state: dict[str, Any]) -> str:
     if not state["usable"]:
         return f"not usable: {state['reason']}. Remedy: {state['remedy']}"
     text = "usable"
-    if state.get("platform"):
-        text += f" on platform {state['platform']}"
+    if state.get("platforms"):
+        text += f" on platform {', '.join(state['platforms'])}"
     if state.get("emulated"):
         text += f", emulated with {state['compiler']}"
     if state.get("about"):

@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING
 from gin.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from gin.collective import Exchange
     from gin.config import Config
     from gin.platforms.base import Platform
+    from gin.ranks import Ranks
 
 __all__ = ["open_platform"]
 
 
-def open_platform(config: Config, local_size: int, threads: int) -> Platform:
-    """The platform that `config` names.
+def open_platform(config: Config, ranks: Ranks, exchange: Exchange, threads: int) -> Platform:
+    """The platform that `config` names. Collective.
 
-    local_size  ranks of this host
-    threads     busy threads that each of them has while kernels run
+    threads  busy threads that each rank has while kernels run
     """
     if config.platform == "host":
         from gin.platforms.host import HostPlatform
 
-        return HostPlatform(config, local_size, threads)
-    raise UnsupportedError(f"platform {config.platform} is not in this version of gin; use platform=host")
+        return HostPlatform(config, ranks.local_size, threads)
+    if config.platform == "cuda":
+        from gin.platforms.cuda import CudaPlatform
+
+        return CudaPlatform(config, ranks, exchange)
+    raise UnsupportedError(f"platform {config.platform} is not in this version of gin; use platform=host or cuda")

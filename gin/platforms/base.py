@@ -22,6 +22,7 @@ class Platform(ABC):
 
     name: str
     emulated: bool  # whether times say anything about the hardware that the backends are for
+    array_protocol: str = "__array_interface__"  # what an array library asks of memory of this platform
 
     @abstractmethod
     def words(self) -> Mapping[str, int]:
@@ -34,6 +35,24 @@ class Platform(ABC):
     @abstractmethod
     def fail(self, code: int, peer: int) -> None:
         """Records a failure unless there is one, which ends the waits of running kernels. Any thread."""
+
+    @abstractmethod
+    def array(self, lease: Any) -> Any:
+        """The bytes of a window as an array of the platform's array library, without a copy.
+
+        lease  offers `array_protocol`, and has to live as long as the array
+        """
+
+    @abstractmethod
+    def read(self, address: int, nbytes: int) -> bytearray:
+        """A copy of a window's bytes, as they are now."""
+
+    @abstractmethod
+    def write(self, address: int, data: Any) -> None:
+        """Sets a window's bytes from a buffer of bytes; done when it returns."""
+
+    def arrays_settled(self) -> None:
+        """Waits for what array libraries were asked to do with windows."""
 
     @abstractmethod
     def compile(self, source: str, entry: str) -> Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,15 @@ from gin.platforms.host_compiler import Compiler
 __all__ = ["HostPlatform"]
 
 
+def spins(local_size: int, threads: int) -> int:
+    """How often a thread looks before it gives its processor away: seldom where there are more threads than processors.
+
+    local_size  ranks of this host
+    threads     busy threads that each of them has
+    """
+    return 4000 if len(os.sched_getaffinity(0)) >= local_size * threads else 20
+
+
 class HostPlatform(Platform):
     """A rank's kernels in this process."""
 
@@ -28,8 +38,7 @@ class HostPlatform(Platform):
         local_size  ranks of this host
         threads     busy threads that each of them has: kernels, and the progress thread of a proxy
         """
-        spare = len(os.sched_getaffinity(0)) >= local_size * threads
-        self._stream = _core.Stream(spins=4000 if spare else 20)
+        self._stream = _core.Stream(spins=spins(local_size, threads))
         self._compiler = Compiler(config, config.backend)
         self._record = np.zeros(_core.record_bytes, np.uint8)
         sizes = {
@@ -57,6 +66,17 @@ class HostPlatform(Platform):
 
     def fail(self, code: int, peer: int) -> None:
         _core.fail(self.record, code, peer)
+
+    def array(self, lease: Any) -> Any:
+        return np.asarray(lease)
+
+    def read(self, address: int, nbytes: int) -> bytearray:
+        return bytearray((ctypes.c_char * nbytes).from_address(address)) if nbytes else bytearray()
+
+    def write(self, address: int, data: Any) -> None:
+        view = memoryview(data)
+        if view.nbytes:
+            ctypes.memmove(address, (ctypes.c_char * view.nbytes).from_buffer_copy(view), view.nbytes)
 
     @property
     def compiler(self) -> Compiler:

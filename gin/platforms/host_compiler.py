@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -19,8 +14,9 @@ import gin
 from gin import _core
 from gin.backends import folder
 from gin.config import Config
-from gin.errors import CompileError, ConfigError, Error
-from gin.platforms.host_source import FLAGS, prepare
+from gin.errors import CompileError, ConfigError
+from gin.platforms.cache import Cache, folder_digest
+from gin.platforms.host_source import compiler_flags, prepare
 
 __all__ = ["Compiler", "find_compiler", "include_folders"]
 
@@ -38,15 +34,7 @@ def include_folders() -> list[Path]:
     return [tree / "include", tree / "host" / "include", tree / "emulation" / "include", tree]
 
 
-@cache
-def _headers_digest(folders: tuple[Path, ...]) -> str:
-    """Of the contents of every header in the folders."""
-    digest = hashlib.sha256()
-    for place in folders:
-        for path in sorted(place.rglob("*")):
-            if path.is_file() and path.suffix in ("", ".h", ".cuh", ".inl"):
-                digest.update(str(path.relative_to(place)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+_headers_digest = cache(folder_digest)
 
 
 @cache
@@ -71,12 +59,19 @@ class Compiler:
     def __init__(self, config: Config, backend: str) -> None:
         self._config = config
         self._backend = backend
+        self._cache = Cache(config.cache_dir / "host", ".so", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
     def command(self, source: Path, target: Path) -> list[str]:
         """The compiler's command line."""
-        path, _ = find_compiler(self._config.cxx)
-        words = [path, *FLAGS, *OPTIMISE, "-DGIN_HOST_PLATFORM=1", f"-DGIN_CHECK={int(self._config.check)}"]
+        path, version = find_compiler(self._config.cxx)
+        words = [
+            path,
+            *compiler_flags(version),
+            *OPTIMISE,
+            "-DGIN_HOST_PLATFORM=1",
+            f"-DGIN_CHECK={int(self._config.check)}",
+        ]
         words += ['-DGIN_BACKEND_HEADER="device.cuh"', f"-I{folder(self._backend)}"]
         words += [f"-I{place}" for place in include_folders()]
         return [*words, *self._config.cxxflags, str(source), "-o", str(target)]
@@ -84,13 +79,7 @@ class Compiler:
     def compile(self, source: str, entry: str) -> Path:
         """The shared object of a kernel: from the cache, or compiled now. Raises CompileError."""
         unit = prepare(source, entry)
-        folder_ = _private_folder(self._config.cache_dir / "host")
-        target = folder_ / f"{self._key(unit)}.so"
-        if not _intact(target):
-            with _lock(folder_, target.stem):
-                if not _intact(target):
-                    self._run(unit, entry, target)
-        return target
+        return self._cache.obtain(self._key(unit), lambda scratch: self._run(unit, entry, scratch))
 
     def _key(self, unit: str) -> str:
         path, version = find_compiler(self._config.cxx)
@@ -99,24 +88,27 @@ class Compiler:
         text = json.dumps([_core.__version__, version, os.path.realpath(path), command, _headers_digest(folders), unit])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _run(self, unit: str, entry: str, target: Path) -> None:
+    def _run(self, unit: str, entry: str, scratch: Path) -> Path:
         self.runs += 1
-        with tempfile.TemporaryDirectory(prefix=".compile-", dir=target.parent) as scratch:
-            source, made = Path(scratch, "kernel.cu"), Path(scratch, "kernel.so")
-            source.write_text(unit, encoding="utf-8")
-            try:
-                done = subprocess.run(
-                    self.command(source, made), capture_output=True, text=True, timeout=COMPILE_SECONDS, cwd=scratch
-                )
-            except subprocess.TimeoutExpired:
-                raise CompileError(f"compiling kernel {entry} took more than {COMPILE_SECONDS:.0f} s") from None
-            if done.returncode:
-                raise CompileError(_explain(entry, unit, done.stderr))
-            digest = hashlib.sha256(made.read_bytes()).hexdigest()
-            note = Path(scratch, "kernel.sha256")
-            note.write_text(digest, encoding="ascii")
-            os.replace(note, target.with_suffix(".sha256"))
-            os.replace(made, target)
+        source, made = scratch / "kernel.cu", scratch / "kernel.so"
+        source.write_text(unit, encoding="utf-8")
+        try:
+            done = subprocess.run(
+                self.command(source, made),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMPILE_SECONDS,
+                cwd=scratch,
+                env={**os.environ, "LC_ALL": "C"},  # messages are looked into
+            )
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"compiling kernel {entry} took more than {COMPILE_SECONDS:.0f} s") from None
+        except OSError as error:
+            raise CompileError(f"compiling kernel {entry}: the compiler does not run: {error}") from None
+        if done.returncode:
+            raise CompileError(_explain(entry, unit, done.stderr))
+        return made
 
 
 def _explain(entry: str, unit: str, stderr: str) -> str:
@@ -126,46 +118,3 @@ def _explain(entry: str, unit: str, stderr: str) -> str:
     missing = f"'{entry}'" in stderr and "gin-entry" in stderr
     head = f"the source has no kernel named {entry!r}" if missing else f"kernel {entry!r} does not compile"
     return f"{head}:\n{stderr.strip()}"
-
-
-def _private_folder(path: Path) -> Path:
-    """Creates a folder that only this user writes to. Raises ConfigError when others could: its files are executed."""
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as error:
-        raise ConfigError(f"the cache folder {path} cannot be made: {error}; set GIN_CACHE_DIR") from None
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise ConfigError(
-            f"the cache folder {path} can be written to by others, and what it holds is executed; "
-            "make it your own with mode 0700, or set GIN_CACHE_DIR"
-        )
-    return path
-
-
-def _intact(target: Path) -> bool:
-    """Whether a cache file is whole and what was put there."""
-    try:
-        return hashlib.sha256(target.read_bytes()).hexdigest() == target.with_suffix(".sha256").read_text("ascii")
-    except OSError:
-        return False
-    except UnicodeDecodeError:
-        return False
-
-
-@contextmanager
-def _lock(folder_: Path, key: str) -> Iterator[None]:
-    """One compiler run per kernel at a time; few lock files, which stay."""
-    deadline = time.monotonic() + COMPILE_SECONDS
-    with open(folder_ / f".lock-{key[0]}", "w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise Error(
-                        f"another process has been compiling for {COMPILE_SECONDS:.0f} s ({lock.name})"
-                    ) from None
-                time.sleep(0.01)
-        yield

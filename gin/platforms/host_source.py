@@ -5,19 +5,15 @@ from __future__ import annotations
 import platform
 import re
 
-# What the language shims and the executor rely on. Whether and how far to optimise is the caller's choice.
-FLAGS: tuple[str, ...] = (
+# What the language shims and the executor rely on, of g++ and clang++. Whether and how far to optimise is up to the
+# caller.
+_COMMON = (
     "-std=c++17",
     "-x",
     "c++",
     "-shared",
     "-fPIC",
-    # __shared__ is thread_local, redirected by the module's own __tls_get_addr: the compiler must call it, each module
-    # must have its own variables, and extern ones must not look for an initialiser.
-    f"-mtls-dialect={'trad' if platform.machine() == 'aarch64' else 'gnu'}",
     "-fvisibility=hidden",
-    "-fno-gnu-unique",
-    "-fno-extern-tls-init",
     # Device code reads memory as whatever it likes.
     "-fno-strict-aliasing",
     # A frame larger than a page must still meet the guard page.
@@ -26,6 +22,20 @@ FLAGS: tuple[str, ...] = (
     "-include",
     "gin_host.h",
 )
+# __shared__ is thread_local, redirected by the module's own __tls_get_addr: the compiler must call it, each module must
+# have its own variables, and extern ones must not look for an initialiser. clang++ does all that on x86-64 by itself.
+_GCC = (
+    f"-mtls-dialect={'trad' if platform.machine() == 'aarch64' else 'gnu'}",
+    "-fno-gnu-unique",
+    "-fno-extern-tls-init",
+)
+FLAGS: tuple[str, ...] = (*_COMMON, *_GCC)
+
+
+def compiler_flags(version: str) -> tuple[str, ...]:
+    """The flags for the compiler that describes itself with this text (the first line of `--version`)."""
+    return _COMMON if "clang" in version else FLAGS
+
 
 # What compiler messages call the user's source, and the lines that gin adds after it.
 SOURCE_NAME = "kernel.cu"
@@ -52,8 +62,8 @@ _ANONYMOUS = "_GLOBAL__N_1"
 def dynamic_shared_symbols(source: str) -> list[str]:
     """The assembler names of the `extern __shared__ T name[]` variables that a source declares, in order.
 
-    A declaration belongs to the namespace around it, also inside a function; an `extern "C"` function in a namespace may
-    take either name, so both are given.
+    A declaration belongs to the namespace around it, also inside a function; in an `extern "C"` function of a namespace
+    it has its plain name, so both are given.
     """
     found: dict[str, None] = {}
     scopes: list[list[str]] = []  # the namespaces that each open brace adds
@@ -82,10 +92,10 @@ def prepare(source: str, entry: str) -> str:
     source: CUDA C++ that defines the kernel; compiler messages give its own lines, in a file called `kernel.cu`.
     entry: the kernel's name, with template arguments if it has any (`scale<float>`).
 
-    Dynamic shared memory: every `extern __shared__ T name[];` written in `source` itself becomes another name of the one
-    array that a launch gives room to, whatever its type and scope. Declarations in included files, or made by macros, are
-    not seen and end in an undefined symbol. Two names for the same bytes are known to be the same memory only across a
-    barrier or another call into the platform, so do not write through one name and read through another without one.
+    Dynamic shared memory: every `extern __shared__ T name[];` written in `source` itself becomes another name of the
+    one array that a launch gives room to, whatever its type and scope. Declarations in included files, or made by
+    macros, are not seen and end in an undefined symbol. The compiler takes two names for two arrays: what is written
+    through one and read through another needs a barrier in between.
     """
     end = "" if source.endswith("\n") else "\n"
     parts = [f'#line 1 "{SOURCE_NAME}"\n{source}{end}#line 1 "{ENTRY_NAME}"\n']

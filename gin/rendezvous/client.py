@@ -278,6 +278,8 @@ class NetworkStore(Store):
                 self._state.wait_for(over, _ANSWER_SECONDS)
         with self._state:
             answer = self._answers[key]
+            if answer is not None and answer.header.get("kind") == "remote":
+                self._raise_failure(tag)  # why a rank has left, where it said so
             if answer is None:
                 self._refuse_when_over(tag)
                 raise TimeoutError(

@@ -88,37 +88,37 @@ inline int run(int argc, char** argv) {
 #define CHECK_JOIN(a, b) CHECK_JOIN_(a, b)
 
 // CASE(name) { ... }
-#define CASE(name)                                                 \
-  static void case_##name();                                       \
+#define CASE(name)                                                  \
+  static void case_##name();                                        \
   static const check::Register register_##name(#name, case_##name); \
   static void case_##name()
 
-#define CHECK(condition)                                            \
-  do {                                                              \
+#define CHECK(condition)                                           \
+  do {                                                             \
     if (!(condition)) check::fail(__FILE__, __LINE__, #condition); \
   } while (0)
 
 // Ends the case: for conditions without which the rest makes no sense.
-#define REQUIRE(condition)                                          \
-  do {                                                              \
-    if (!(condition)) {                                             \
-      check::fail(__FILE__, __LINE__, #condition);                  \
-      return;                                                       \
-    }                                                               \
+#define REQUIRE(condition)                         \
+  do {                                             \
+    if (!(condition)) {                            \
+      check::fail(__FILE__, __LINE__, #condition); \
+      return;                                      \
+    }                                              \
   } while (0)
 
 #define CHECK_EQ(a, b) check::equal((a), (b), #a, #b, __FILE__, __LINE__)
 #define CHECK_CONTAINS(all, part) check::contains((all), (part), __FILE__, __LINE__)
 
 // The expression throws `type`; the message is then in `message` inside the braces that may follow.
-#define CHECK_THROWS(type, part, ...)                                              \
-  do {                                                                             \
-    try {                                                                          \
-      __VA_ARGS__;                                                                 \
-      check::fail(__FILE__, __LINE__, #__VA_ARGS__ " did not throw " #type);       \
-    } catch (const type& error) {                                                  \
-      check::contains(error.what(), part, __FILE__, __LINE__);                     \
-    }                                                                              \
+#define CHECK_THROWS(type, part, ...)                                        \
+  do {                                                                       \
+    try {                                                                    \
+      __VA_ARGS__;                                                           \
+      check::fail(__FILE__, __LINE__, #__VA_ARGS__ " did not throw " #type); \
+    } catch (const type& error) {                                            \
+      check::contains(error.what(), part, __FILE__, __LINE__);               \
+    }                                                                        \
   } while (0)
 
 #define CHECK_MAIN \

@@ -22,6 +22,12 @@ using namespace gin::host;
 #define HOST_TEST_TEXT_(x) #x
 #define HOST_TEST_TEXT(x) HOST_TEST_TEXT_(x)
 
+#if defined(__aarch64__)
+constexpr const char* tls_dialect = "trad";
+#else
+constexpr const char* tls_dialect = "gnu";
+#endif
+
 inline std::string sanitizer_flags() {
 #if defined(__SANITIZE_ADDRESS__)
   return " -g -fsanitize=address,undefined -fno-sanitize-recover=all";
@@ -71,11 +77,13 @@ inline std::string compile_file(const std::string& source, const std::string& en
   out << "GIN_HOST_ENTRY(" << entry << ")\n";
   out.close();
   const char* cxx = std::getenv("CXX");
-  std::string command = std::string(cxx ? cxx : "c++") +
-                        " -std=c++17 -x c++ -shared -fPIC -O2 -mtls-dialect=gnu -fvisibility=hidden -fno-gnu-unique"
-                        " -fno-extern-tls-init -fno-strict-aliasing -fstack-clash-protection -fno-exceptions -Wall -I" +
-                        root() + "/csrc/host/include -include gin_host.h" + sanitizer_flags() + " " + flags + " " + stem +
-                        ".cpp -o " + stem + ".so > " + stem + ".log 2>&1";
+  std::string compiler = cxx ? cxx : "c++";
+  std::string gcc_only = std::string("-mtls-dialect=") + tls_dialect + " -fno-gnu-unique -fno-extern-tls-init";
+  std::string command = "(" + compiler + " -std=c++17 -x c++ -shared -fPIC -O2 -fvisibility=hidden" + " $(" + compiler +
+                        " --version | grep -q clang || echo " + gcc_only + ")" +
+                        " -fno-strict-aliasing -fstack-clash-protection -fno-exceptions -Wall -include gin_host.h -I" +
+                        root() + "/csrc/host/include" + sanitizer_flags() + " " + flags + " " + stem + ".cpp -o " +
+                        stem + ".so) > " + stem + ".log 2>&1";
   if (std::system(command.c_str()) != 0) {
     std::ifstream log(stem + ".log");
     std::stringstream text;

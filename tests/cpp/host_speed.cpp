@@ -55,8 +55,8 @@ CASE(switches) {
 
 CASE(barriers_and_warps) {
   auto sync = compile("extern \"C\" __global__ void k(int n) { for (int i = 0; i < n; ++i) __syncthreads(); }");
-  auto warp = compile(
-      "extern \"C\" __global__ void k(int n) { for (int i = 0; i < n; ++i) __shfl_xor_sync(~0u, i, 1); }");
+  auto warp =
+      compile("extern \"C\" __global__ void k(int n) { for (int i = 0; i < n; ++i) __shfl_xor_sync(~0u, i, 1); }");
   Stream stream;
   int n = 1000;
   for (uint32_t blocks : {1u, 8u}) {

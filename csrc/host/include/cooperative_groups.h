@@ -29,8 +29,7 @@ class thread_block_tile {
   static_assert(width >= 1 && width <= 32 && (width & (width - 1)) == 0, "a tile has 1, 2, 4, 8, 16 or 32 threads");
 
  public:
-  explicit thread_block_tile(unsigned tiles, unsigned index)
-      : lane_(gin::host::lane()), tiles_(tiles), index_(index) {}
+  explicit thread_block_tile(unsigned tiles, unsigned index) : lane_(gin::host::lane()), tiles_(tiles), index_(index) {}
 
   unsigned thread_rank() const { return lane_ % width; }
   static constexpr unsigned num_threads() { return width; }

@@ -9,13 +9,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gin_host/abi.h"
-#include "gin_host/types.h"
-// The order matters: each builds on the ones before.
-#include "gin_host/language.h"
-#include "gin_host/warp.h"
-#include "gin_host/atomic.h"
-#include "gin_host/intrinsics.h"
-#include "gin_host/entry.h"
-
 #include "assert.h"
+#include "gin_host/abi.h"
+#include "gin_host/atomic.h"
+#include "gin_host/entry.h"
+#include "gin_host/intrinsics.h"
+#include "gin_host/language.h"
+#include "gin_host/types.h"
+#include "gin_host/warp.h"

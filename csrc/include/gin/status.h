@@ -6,9 +6,11 @@
 #if defined(__CUDACC__)
 #define GIN_HD __host__ __device__ __forceinline__
 #define GIN_DEVICE __device__ __forceinline__
+#define GIN_DEVICE_CALL static __device__ __noinline__  // a function whose body is too large for every call
 #else
 #define GIN_HD inline
 #define GIN_DEVICE inline
+#define GIN_DEVICE_CALL static inline __attribute__((noinline))
 #endif
 
 namespace gin {
@@ -51,7 +53,7 @@ struct Record {
   uint32_t id;  // signal, counter or barrier index
   uint64_t expected;
   uint64_t seen;
-  uint64_t detail;  // the backend's own word: a verbs syndrome, an errno
+  uint64_t detail;  // a timeout's deadline in ns; otherwise the backend's own word: a verbs syndrome, an errno
   uint32_t block[3];
   uint32_t thread[3];
   uint64_t reserved[7];

@@ -107,6 +107,7 @@ struct Backend {
   }
 
   GIN_DEVICE static uint64_t signal_value(impl::Channel channel, uint32_t id) {
+    if (const uint64_t* words = ibrc::ring_of(channel).signals) return ibrc::load_acquire(words + id);
     const uint64_t offset = channel.comm.layout().native(channel.index, id);
     return impl::load_acquire(static_cast<uint64_t*>(channel.comm.control.local(offset)));
   }

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gin import _core
 from gin.backends import shared_memory
+from gin.config import Config
+from gin.platforms.host import spins
 
 
 class Backend(shared_memory.HostBackend):
@@ -11,16 +15,23 @@ class Backend(shared_memory.HostBackend):
 
     name = "ibrc_proxy"
     windows_limit = _core.max_windows
-    threads = 2
+
+    _proxy: Any = None
+
+    @classmethod
+    def threads(cls, config: Config) -> int:
+        # The progress thread sleeps while nothing comes by the ring.
+        return 2 if config.route == "native" else 1
 
     def open(self) -> None:
         self.control = self.share("control window", self.regions.take(), self.job.control_bytes)
         job, config = self.job, self.job.config
-        options = {"depth": config.ring_depth}
+        options = {"depth": config.ring_depth, "spin": spins(job.local_size, self.threads(config))}
         if config.proxy_cpu is not None:
             options["cpu"] = config.proxy_cpu
         layout = (config.contexts, job.ids, job.size)
         self._proxy = _core.Proxy(self.fabric, layout, config.counters, self.record, options)
+        self.connect()
         self._proxy.start()
 
     @property
@@ -29,7 +40,11 @@ class Backend(shared_memory.HostBackend):
         return address
 
     def peer_failed(self, rank: int) -> None:
-        self._proxy.give_up(rank)
+        if self._proxy is not None:
+            self._proxy.give_up(rank)
 
     def close(self, timeout: float) -> None:
-        self._proxy.stop(timeout)
+        if self._proxy is not None:
+            self._proxy.stop(timeout)
+        super().close(timeout)
+        self._proxy = None

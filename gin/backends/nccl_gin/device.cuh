@@ -27,6 +27,60 @@ GIN_DEVICE void with_remote(impl::Signal signal, Post post) {
   }
 }
 
+// NCCL's operations inline the code of all its transports; each is here once, so that a kernel compiles in seconds.
+
+GIN_DEVICE_CALL void post_put(const ncclDevComm& dev, uint32_t context, uint32_t peer, ncclWindow_t dst,
+                              uint64_t dst_offset, ncclWindow_t src, uint64_t src_offset, uint64_t bytes,
+                              impl::Signal signal, uint32_t counter) {
+  const ncclGin net(dev, int(context));
+  const ncclTeam world = ncclTeamWorld(dev);
+  with_remote(signal, [&](auto remote) {
+    if (counter == impl::no_counter) {
+      net.put(world, int(peer), dst, dst_offset, src, src_offset, bytes, remote);
+    } else {
+      net.put(world, int(peer), dst, dst_offset, src, src_offset, bytes, remote, ncclGin_WeakCounterInc{counter});
+    }
+  });
+}
+
+template <class T>
+GIN_DEVICE_CALL void post_value(const ncclDevComm& dev, uint32_t context, uint32_t peer, ncclWindow_t dst,
+                                uint64_t offset, T value, impl::Signal signal) {
+  const ncclGin net(dev, int(context));
+  with_remote(signal, [&](auto remote) { net.putValue(ncclTeamWorld(dev), int(peer), dst, offset, value, remote); });
+}
+
+GIN_DEVICE_CALL void post_get(const ncclDevComm& dev, uint32_t context, uint32_t peer, ncclWindow_t src,
+                              uint64_t src_offset, ncclWindow_t dst, uint64_t dst_offset, uint64_t bytes) {
+  ncclGin(dev, int(context)).get(ncclTeamWorld(dev), int(peer), src, src_offset, dst, dst_offset, bytes);
+}
+
+GIN_DEVICE_CALL void post_signal(const ncclDevComm& dev, uint32_t context, uint32_t peer, impl::Signal signal) {
+  const ncclGin net(dev, int(context));
+  const ncclTeam world = ncclTeamWorld(dev);
+  if (signal.ordered) {
+    net.signal(world, int(peer), ncclGin_StrongSignalAdd{signal.id, signal.add});
+  } else {
+    net.signal(world, int(peer), ncclGin_WeakSignalAdd{signal.id, signal.add});
+  }
+}
+
+GIN_DEVICE_CALL void post_signal_at(const ncclDevComm& dev, uint32_t context, uint32_t peer, ncclWindow_t window,
+                                    uint64_t offset) {
+  ncclGin(dev, int(context)).signal(ncclTeamWorld(dev), int(peer), ncclGin_StrongVASignalAdd{window, offset, 1});
+}
+
+GIN_DEVICE_CALL ncclGinRequest_t post_flush(const ncclDevComm& dev, uint32_t context, uint32_t peer) {
+  ncclGinRequest_t request;
+  ncclGin(dev, int(context)).flushAsync(ncclTeamWorld(dev), peer, &request);
+  return request;
+}
+
+GIN_DEVICE_CALL bool flushed(const ncclDevComm& dev, uint32_t context, ncclGinRequest_t request) {
+  const ncclGin net(dev, int(context));
+  return net.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, 1) == ncclSuccess;
+}
+
 }  // namespace nccl
 
 struct Backend {
@@ -39,60 +93,43 @@ struct Backend {
                              const Window& src, uint64_t src_offset, uint64_t bytes, impl::Signal signal,
                              uint32_t counter) {
     if (!coop.leader()) return;
-    const ncclDevComm& dev = nccl::state(channel).dev;
-    const ncclGin net(dev, int(channel.index));
-    nccl::with_remote(signal, [&](auto remote) {
-      if (counter == impl::no_counter) {
-        net.put(ncclTeamWorld(dev), int(peer), nccl::handle(dst), dst_offset, nccl::handle(src), src_offset, bytes, remote);
-      } else {
-        net.put(ncclTeamWorld(dev), int(peer), nccl::handle(dst), dst_offset, nccl::handle(src), src_offset, bytes, remote,
-                ncclGin_WeakCounterInc{counter});
-      }
-    });
+    nccl::post_put(nccl::state(channel).dev, channel.index, peer, nccl::handle(dst), dst_offset, nccl::handle(src),
+                   src_offset, bytes, signal, counter);
   }
 
   template <class Coop>
   GIN_DEVICE static void get(impl::Channel channel, Coop coop, uint32_t peer, const Window& src, uint64_t src_offset,
                              const Window& dst, uint64_t dst_offset, uint64_t bytes) {
     if (!coop.leader()) return;
-    const ncclDevComm& dev = nccl::state(channel).dev;
-    const ncclGin net(dev, int(channel.index));
-    net.get(ncclTeamWorld(dev), int(peer), nccl::handle(src), src_offset, nccl::handle(dst), dst_offset, bytes);
+    nccl::post_get(nccl::state(channel).dev, channel.index, peer, nccl::handle(src), src_offset, nccl::handle(dst),
+                   dst_offset, bytes);
   }
 
   GIN_DEVICE static void put_value(impl::Channel channel, uint32_t peer, const Window& dst, uint64_t offset,
                                    uint64_t value, uint32_t bytes, impl::Signal signal) {
     const ncclDevComm& dev = nccl::state(channel).dev;
-    const ncclGin net(dev, int(channel.index));
     // The signal goes with the last piece, ordered when there are others before it.
     signal.ordered |= (bytes & (bytes - 1)) != 0;
     impl::for_each_piece(value, bytes, [&](uint64_t piece, uint32_t size, uint32_t at, bool last) {
-      nccl::with_remote(last ? signal : impl::Signal{}, [&](auto remote) {
-        auto post = [&](auto typed) {
-          net.putValue(ncclTeamWorld(dev), int(peer), nccl::handle(dst), offset + at, typed, remote);
-        };
-        switch (size) {
-          case 8:
-            return post(piece);
-          case 4:
-            return post(uint32_t(piece));
-          case 2:
-            return post(uint16_t(piece));
-          default:
-            return post(uint8_t(piece));
-        }
-      });
+      const impl::Signal carried = last ? signal : impl::Signal{};
+      auto post = [&](auto typed) {
+        nccl::post_value(dev, channel.index, peer, nccl::handle(dst), offset + at, typed, carried);
+      };
+      switch (size) {
+        case 8:
+          return post(piece);
+        case 4:
+          return post(uint32_t(piece));
+        case 2:
+          return post(uint16_t(piece));
+        default:
+          return post(uint8_t(piece));
+      }
     });
   }
 
   GIN_DEVICE static void signal(impl::Channel channel, uint32_t peer, impl::Signal signal) {
-    const ncclDevComm& dev = nccl::state(channel).dev;
-    const ncclGin net(dev, int(channel.index));
-    if (signal.ordered) {
-      net.signal(ncclTeamWorld(dev), int(peer), ncclGin_StrongSignalAdd{signal.id, signal.add});
-    } else {
-      net.signal(ncclTeamWorld(dev), int(peer), ncclGin_WeakSignalAdd{signal.id, signal.add});
-    }
+    nccl::post_signal(nccl::state(channel).dev, channel.index, peer, signal);
   }
 
   GIN_DEVICE static uint64_t signal_value(impl::Channel channel, uint32_t id) {
@@ -104,18 +141,13 @@ struct Backend {
   }
 
   GIN_DEVICE static Ticket flush_begin(impl::Channel channel, uint32_t peer) {
-    const ncclDevComm& dev = nccl::state(channel).dev;
-    ncclGinRequest_t request;
-    ncclGin(dev, int(channel.index)).flushAsync(ncclTeamWorld(dev), peer, &request);
+    const ncclGinRequest_t request = nccl::post_flush(nccl::state(channel).dev, channel.index, peer);
     return {{request.opaque[0], request.opaque[1]}, peer, true};
   }
 
   GIN_DEVICE static bool flush_done(impl::Channel channel, Ticket& ticket) {
-    ncclGinRequest_t request{{ticket.word[0], ticket.word[1]}};
-    const ncclGin net(nccl::state(channel).dev, int(channel.index));
-    const bool done = net.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, 1) == ncclSuccess;
-    ticket.native = !done;
-    return done;
+    ticket.native = !nccl::flushed(nccl::state(channel).dev, channel.index, {{ticket.word[0], ticket.word[1]}});
+    return !ticket.native;
   }
 
   GIN_DEVICE static Status fence(impl::Channel channel) { return quiet(channel); }
@@ -138,15 +170,13 @@ struct Backend {
  private:
   GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer) {
     const nccl::State& state = nccl::state(channel);
-    const ncclTeam everyone = ncclTeamWorld(state.dev);
     const ControlLayout layout = channel.comm.layout();
     const uint64_t asked = layout.settle(channel.index, channel.comm.rank), answer = layout.answer(channel.index, peer);
-    const ncclGin net(state.dev, int(channel.index));
     const uint64_t turn = impl::add_relaxed(&state.settles[channel.index * channel.comm.size + peer], 1) + 1;
-    net.signal(everyone, int(peer), ncclGin_StrongVASignalAdd{state.control, asked, 1});
+    nccl::post_signal_at(state.dev, channel.index, peer, state.control, asked);
     const impl::Subject subject{Operation::quiet, channel.index, int32_t(peer), 0};
     return impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {
-      net.get(everyone, int(peer), state.control, asked, state.control, answer, 8);
+      nccl::post_get(state.dev, channel.index, peer, state.control, asked, state.control, answer, 8);
       Ticket ticket = flush_begin(channel, peer);
       if (!impl::wait_for(channel.comm, subject, [&] { return flush_done(channel, ticket); }).ok()) return 0;
       return impl::load_acquire(static_cast<uint64_t*>(channel.comm.control.local(answer)));

@@ -19,6 +19,7 @@ class Backend(shared_memory.HostBackend):
         counters = self.job.config.counters
         self._library = _core.EmulatedNccl(self.fabric, self.setup(), counters, first, int(near.sum()))
         self.control.handle = self._library.control
+        self.connect()
 
     @property
     def device_state(self) -> int:

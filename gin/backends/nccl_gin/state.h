@@ -11,4 +11,8 @@ struct State {
   uint64_t* settles;     // [contexts][size] how often this rank has asked each peer whether its puts have settled
 };
 
+#if defined(GIN_NCCL_DEV_COMM_BYTES)  // as the host has it
+static_assert(sizeof(ncclDevComm) == GIN_NCCL_DEV_COMM_BYTES, "gin: NCCL's headers and nccl4py are of different versions");
+#endif
+
 }  // namespace gin::nccl

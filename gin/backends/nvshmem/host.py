@@ -7,38 +7,7 @@ import numpy as np
 from gin import _core
 from gin.backends import shared_memory
 from gin.backends.base import Job, Region
-from gin.config import format_size
-from gin.errors import OutOfMemoryError
-
-ALIGNMENT = 256  # bytes; wide accesses of different windows never share a line
-
-
-class Heap:
-    """First fit over one range of bytes. Every rank makes the same calls, so offsets are equal everywhere."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._used: dict[int, int] = {}  # offset -> size
-
-    @property
-    def free(self) -> int:
-        return self.nbytes - sum(self._used.values())
-
-    def take(self, nbytes: int) -> int | None:
-        """An aligned offset, or None when no gap is large enough."""
-        size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-        at = 0
-        for offset, used in sorted(self._used.items()):
-            if offset - at >= size:
-                break
-            at = offset + used
-        if at + size > self.nbytes:
-            return None
-        self._used[at] = size
-        return at
-
-    def give_back(self, offset: int) -> None:
-        del self._used[offset]
+from gin.backends.nvshmem.heap import Heap
 
 
 class Backend(shared_memory.HostBackend):
@@ -55,9 +24,10 @@ class Backend(shared_memory.HostBackend):
         self._heap = self.share("nvshmem heap", self.regions.take(), heap_bytes)
         self._allocator = Heap(heap_bytes)
         size = self.job.control_bytes
-        self.control = self._cut(self._heap.number, self._place(size, [size]), [size] * self.job.size)
+        self.control = self._cut(self._heap.number, self._allocator.place([size]), [size] * self.job.size)
         peers = [int(address) for address in self._heap.peers[:, 0]]
         self._library = _core.EmulatedNvshmem(self.fabric, self.setup(), self._heap.address, heap_bytes, peers)
+        self.connect()
 
     @property
     def library(self) -> int:
@@ -68,20 +38,10 @@ class Backend(shared_memory.HostBackend):
         sizes, closed = self.release_closed(tag, nbytes)
         for region in closed:
             self._allocator.give_back(self._places.pop(region.number))
-        region = self._cut(self.regions.take(), self._place(max(sizes), sizes), sizes)
+        region = self._cut(self.regions.take(), self._allocator.place(sizes), sizes)
         region.memory[:] = 0
         self.job.exchange.agree(f"{tag}: zero", lambda: None)
         return region
-
-    def _place(self, nbytes: int, sizes: list[int]) -> int:
-        offset = self._allocator.take(nbytes)
-        if offset is None:
-            raise OutOfMemoryError(
-                f"the symmetric heap has no room for {nbytes} bytes on every rank (the largest of {sizes}): "
-                f"{self._allocator.free} of {self._allocator.nbytes} bytes are free; set GIN_HEAP (now "
-                f"{format_size(self.job.config.heap)}) to more, or close windows"
-            )
-        return offset
 
     def _cut(self, number: int, offset: int, sizes: list[int]) -> Region:
         """The part of the heap from `offset` as a region."""

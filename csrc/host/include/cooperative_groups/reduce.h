@@ -5,15 +5,15 @@
 
 namespace cooperative_groups {
 
-#define GIN_HOST_OPERATOR(name, expression)           \
-  template <class T>                                  \
-  struct name {                                       \
+#define GIN_HOST_OPERATOR(name, expression)             \
+  template <class T>                                    \
+  struct name {                                         \
     T operator()(T a, T b) const { return expression; } \
   };
 GIN_HOST_OPERATOR(plus, T(a + b))
 GIN_HOST_OPERATOR(less, b < a ? b : a)
 GIN_HOST_OPERATOR(greater, a < b ? b : a)
-GIN_HOST_OPERATOR(bit_and, T(a & b))
+GIN_HOST_OPERATOR(bit_and, T(a& b))
 GIN_HOST_OPERATOR(bit_or, T(a | b))
 GIN_HOST_OPERATOR(bit_xor, T(a ^ b))
 #undef GIN_HOST_OPERATOR

@@ -70,7 +70,7 @@ struct Services {
   void (*fail)(Thread*, const char* what, const char* file, uint32_t line);  // ends the launch; does not return
   uint64_t (*clock_ns)(Thread*);
   uint64_t (*cycles)(Thread*);
-  void (*capture)(Thread*);  // keeps a report of where all threads stand now, the first of a launch only
+  void (*capture)(Thread*);           // keeps a report of where all threads stand now, the first of a launch only
   void* (*tls_address)(void* index);  // other modules' thread-local variables
 };
 
@@ -87,8 +87,8 @@ struct alignas(thread_bytes) Thread {
 
   const char* what;  // what a waiting thread waits for, nullptr when it does not
   const char* file;
-  uint64_t value;    // a warp operation's operand, then its result; the first {} of `what`
-  uint64_t detail;   // the second {} of `what`
+  uint64_t value;   // a warp operation's operand, then its result; the first {} of `what`
+  uint64_t detail;  // the second {} of `what`
   uint32_t line;
   uint32_t mask;     // the lanes a warp operation waits for
   uint32_t source;   // the lane a gather reads

@@ -2,6 +2,8 @@
 // _block and _system forms are the same operation.
 #pragma once
 
+#include "language.h"
+
 namespace gin::host {
 
 template <class T, class F>
@@ -77,13 +79,13 @@ GIN_HOST_INLINE T decrement(T* address, T limit) {
 
 }  // namespace gin::host
 
-#define GIN_HOST_ATOMIC(name, function, T)                                                                        \
-  GIN_HOST_INLINE T name(T* address, T value) { return gin::host::function(address, value); }                     \
-  GIN_HOST_INLINE T name##_block(T* address, T value) { return gin::host::function(address, value); }             \
+#define GIN_HOST_ATOMIC(name, function, T)                                                            \
+  GIN_HOST_INLINE T name(T* address, T value) { return gin::host::function(address, value); }         \
+  GIN_HOST_INLINE T name##_block(T* address, T value) { return gin::host::function(address, value); } \
   GIN_HOST_INLINE T name##_system(T* address, T value) { return gin::host::function(address, value); }
-#define GIN_HOST_ATOMIC_CAS(T)                                                                                    \
-  GIN_HOST_INLINE T atomicCAS(T* a, T expected, T v) { return gin::host::compare_exchange(a, expected, v); }        \
-  GIN_HOST_INLINE T atomicCAS_block(T* a, T expected, T v) { return gin::host::compare_exchange(a, expected, v); }  \
+#define GIN_HOST_ATOMIC_CAS(T)                                                                                     \
+  GIN_HOST_INLINE T atomicCAS(T* a, T expected, T v) { return gin::host::compare_exchange(a, expected, v); }       \
+  GIN_HOST_INLINE T atomicCAS_block(T* a, T expected, T v) { return gin::host::compare_exchange(a, expected, v); } \
   GIN_HOST_INLINE T atomicCAS_system(T* a, T expected, T v) { return gin::host::compare_exchange(a, expected, v); }
 
 GIN_HOST_ATOMIC(atomicAdd, add, int)

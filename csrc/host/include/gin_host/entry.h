@@ -1,6 +1,10 @@
 // How a compiled kernel presents itself to the executor: its parameters, the call, and the place of its shared memory.
 #pragma once
 
+#include <stddef.h>
+
+#include "abi.h"
+
 namespace gin::host {
 
 // Where __shared__ variables are: thread_local variables of a module are addressed through this function, and the
@@ -23,8 +27,8 @@ extern "C" __attribute__((visibility("hidden"), used, noinline)) inline void* __
 extern "C" {
 // Dynamic shared memory. Its size is the most a launch can ask for; what is touched is what the launch asks for.
 extern thread_local unsigned char gin_dynamic_shared[gin::host::dynamic_placeholder];
-alignas(1024) __attribute__((visibility("hidden"))) thread_local unsigned char
-    gin_dynamic_shared[gin::host::dynamic_placeholder];
+alignas(1024)
+    __attribute__((visibility("hidden"))) thread_local unsigned char gin_dynamic_shared[gin::host::dynamic_placeholder];
 }
 
 namespace gin::host {
@@ -46,9 +50,9 @@ template <class T>
 struct param_kind<T*> {
   static constexpr Kind get() { return Kind::pointer; }
 };
-#define GIN_HOST_PARAM_KIND(T, kind)               \
-  template <>                                      \
-  struct param_kind<T> {                           \
+#define GIN_HOST_PARAM_KIND(T, kind)             \
+  template <>                                    \
+  struct param_kind<T> {                         \
     static constexpr Kind get() { return kind; } \
   };
 GIN_HOST_PARAM_KIND(::gin::Comm, Kind::comm)
@@ -69,8 +73,15 @@ GIN_HOST_PARAM_KIND(float, Kind::floating)
 GIN_HOST_PARAM_KIND(double, Kind::floating)
 #undef GIN_HOST_PARAM_KIND
 
-template <size_t... I>
+template <class T, T... I>
 struct Indices {};
+#if defined(__clang__)
+template <size_t n>
+using FirstIndices = __make_integer_seq<Indices, size_t, n>;
+#else
+template <size_t n>
+using FirstIndices = Indices<size_t, __integer_pack(n)...>;
+#endif
 
 template <auto kernel, class F = decltype(kernel)>
 struct Kernel {
@@ -82,11 +93,11 @@ struct Kernel<kernel, void (*)(A...)> {
   static constexpr size_t count = sizeof...(A);
   static constexpr Param params[count + 1] = {{param_kind<A>::get(), sizeof(A), alignof(A)}..., {}};
 
-  static void call(void* const* args) { unpack(args, Indices<__integer_pack(sizeof...(A))...>()); }
+  static void call(void* const* args) { unpack(args, FirstIndices<sizeof...(A)>()); }
 
  private:
   template <size_t... I>
-  static void unpack([[maybe_unused]] void* const* args, Indices<I...>) {
+  static void unpack([[maybe_unused]] void* const* args, Indices<size_t, I...>) {
     kernel(*static_cast<A*>(args[I])...);
   }
 };
@@ -100,9 +111,9 @@ struct Kernel<kernel, void (*)(A...)> {
 #else
 #define GIN_HOST_TLS_OBJECT "%tls_object"
 #endif
-#define GIN_HOST_DYNAMIC_SHARED(symbol)                                             \
-  __asm__(".globl " #symbol "\n.hidden " #symbol "\n.type " #symbol "," GIN_HOST_TLS_OBJECT \
-          "\n.set " #symbol ",gin_dynamic_shared\n");
+#define GIN_HOST_DYNAMIC_SHARED(symbol)                                                                       \
+  __asm__(".globl " #symbol "\n.hidden " #symbol "\n.type " #symbol "," GIN_HOST_TLS_OBJECT "\n.set " #symbol \
+          ",gin_dynamic_shared\n");
 
 // The entry of a program: the name of a kernel, with template arguments if it has any.
 #define GIN_HOST_ENTRY(...)                                                                      \

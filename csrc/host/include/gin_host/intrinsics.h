@@ -1,6 +1,10 @@
 // Bit operations, conversions, arithmetic and memory intrinsics that CUDA device code has without an include.
 #pragma once
 
+#include <math.h>
+
+#include "language.h"
+
 GIN_HOST_INLINE int __popc(unsigned v) { return __builtin_popcount(v); }
 GIN_HOST_INLINE int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
 GIN_HOST_INLINE int __ffs(int v) { return __builtin_ffs(v); }
@@ -39,12 +43,12 @@ GIN_HOST_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned lon
   return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
 }
 
-#define GIN_HOST_BITS(name, To, From)             \
-  GIN_HOST_INLINE To name(From value) {           \
-    static_assert(sizeof(To) == sizeof(From));    \
-    To result;                                    \
+#define GIN_HOST_BITS(name, To, From)              \
+  GIN_HOST_INLINE To name(From value) {            \
+    static_assert(sizeof(To) == sizeof(From));     \
+    To result;                                     \
     __builtin_memcpy(&result, &value, sizeof(To)); \
-    return result;                                \
+    return result;                                 \
   }
 GIN_HOST_BITS(__int_as_float, float, int)
 GIN_HOST_BITS(__float_as_int, int, float)
@@ -86,9 +90,13 @@ GIN_HOST_INLINE float __saturatef(float v) { return v > 1.0f ? 1.0f : v > 0.0f ?
 #define __tanf tanf
 #define __sincosf sincosf
 
-#define GIN_HOST_MIN_MAX(R, A, B)                                                          \
-  GIN_HOST_INLINE constexpr R min(A a, B b) { return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); }          \
-  GIN_HOST_INLINE constexpr R max(A a, B b) { return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); }
+#define GIN_HOST_MIN_MAX(R, A, B)                                                         \
+  GIN_HOST_INLINE constexpr R min(A a, B b) {                                             \
+    return static_cast<R>(a) < static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+  }                                                                                       \
+  GIN_HOST_INLINE constexpr R max(A a, B b) {                                             \
+    return static_cast<R>(a) > static_cast<R>(b) ? static_cast<R>(a) : static_cast<R>(b); \
+  }
 GIN_HOST_MIN_MAX(int, int, int)
 GIN_HOST_MIN_MAX(unsigned, unsigned, unsigned)
 GIN_HOST_MIN_MAX(unsigned, int, unsigned)
@@ -151,15 +159,15 @@ GIN_HOST_INLINE T __ldg(const T* address) {
 }
 
 // Cache hints: ca, cg, cs, lu and cv loads; wb, cg, cs and wt stores.
-#define GIN_HOST_LOAD(name)                      \
-  template <class T>                             \
-  GIN_HOST_INLINE T name(const T* address) {     \
-    return gin::host::load(address);             \
+#define GIN_HOST_LOAD(name)                  \
+  template <class T>                         \
+  GIN_HOST_INLINE T name(const T* address) { \
+    return gin::host::load(address);         \
   }
-#define GIN_HOST_STORE(name)                                                                    \
-  template <class T>                                                                            \
-  GIN_HOST_INLINE void name(T* address, typename gin::host::same_type<T>::type value) {         \
-    gin::host::store(address, value);                                                           \
+#define GIN_HOST_STORE(name)                                                            \
+  template <class T>                                                                    \
+  GIN_HOST_INLINE void name(T* address, typename gin::host::same_type<T>::type value) { \
+    gin::host::store(address, value);                                                   \
   }
 GIN_HOST_LOAD(__ldca)
 GIN_HOST_LOAD(__ldcg)
@@ -172,4 +180,3 @@ GIN_HOST_STORE(__stcs)
 GIN_HOST_STORE(__stwt)
 #undef GIN_HOST_LOAD
 #undef GIN_HOST_STORE
-

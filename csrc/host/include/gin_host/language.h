@@ -1,6 +1,9 @@
 // Function and variable qualifiers, built-in variables, barriers, fences, clocks, and what gin's device code calls.
 #pragma once
 
+#include "abi.h"
+#include "types.h"
+
 #define __global__
 #define __device__
 #define __host__

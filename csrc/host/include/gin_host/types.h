@@ -2,23 +2,15 @@
 #pragma once
 
 // The vector of n elements is aligned to its size up to 16 bytes when n is 1, 2 or 4, and to one element when n is 3.
-#define GIN_HOST_VECTOR(name, type, size)                                                            \
-  struct name##1 {                                                                                   \
-    type x;                                                                                          \
-  };                                                                                                 \
-  struct alignas(2 * size) name##2 {                                                                 \
-    type x, y;                                                                                       \
-  };                                                                                                 \
-  struct name##3 {                                                                                   \
-    type x, y, z;                                                                                    \
-  };                                                                                                 \
-  struct alignas(4 * size > 16 ? 16 : 4 * size) name##4 {                                            \
-    type x, y, z, w;                                                                                 \
-  };                                                                                                 \
-  constexpr name##1 make_##name##1(type x) { return name##1{x}; }                                    \
-  constexpr name##2 make_##name##2(type x, type y) { return name##2{x, y}; }                         \
-  constexpr name##3 make_##name##3(type x, type y, type z) { return name##3{x, y, z}; }              \
-  constexpr name##4 make_##name##4(type x, type y, type z, type w) { return name##4{x, y, z, w}; }
+#define GIN_HOST_VECTOR(name, type, size)                                                \
+  struct name##1 { type x; };                                                            \
+  struct alignas(2 * size) name##2 { type x, y; };                                       \
+  struct name##3 { type x, y, z; };                                                      \
+  struct alignas(4 * size > 16 ? 16 : 4 * size) name##4 { type x, y, z, w; };            \
+  constexpr name##1 make_##name##1(type x) { return name##1 {x}; }                       \
+  constexpr name##2 make_##name##2(type x, type y) { return name##2 {x, y}; }            \
+  constexpr name##3 make_##name##3(type x, type y, type z) { return name##3 {x, y, z}; } \
+  constexpr name##4 make_##name##4(type x, type y, type z, type w) { return name##4 {x, y, z, w}; }
 
 GIN_HOST_VECTOR(char, signed char, 1)
 GIN_HOST_VECTOR(uchar, unsigned char, 1)

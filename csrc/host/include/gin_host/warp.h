@@ -3,6 +3,8 @@
 // for; what they would contribute is undefined on a GPU and poison or zero here.
 #pragma once
 
+#include "language.h"
+
 namespace gin::host {
 
 GIN_HOST_INLINE uint32_t lane() { return self()->rank % warp_size; }
@@ -56,21 +58,20 @@ GIN_HOST_INLINE void __syncwarp(uint32_t mask = 0xffffffffu, GIN_HOST_SITE) {
   gin::host::warp(gin::host::WarpOp::sync, mask, 0, 0, "__syncwarp", file, line);
 }
 
-#define GIN_HOST_SHUFFLES(T)                                                                                       \
-  GIN_HOST_INLINE T __shfl_sync(unsigned mask, T v, int source, int width = 32, GIN_HOST_SITE) {                   \
-    return gin::host::gather(mask, v, gin::host::lane_index(uint32_t(source), uint32_t(width)), "__shfl_sync",     \
-                             file, line);                                                                          \
-  }                                                                                                                \
-  GIN_HOST_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32, GIN_HOST_SITE) {            \
-    return gin::host::gather(mask, v, gin::host::lane_up(delta, uint32_t(width)), "__shfl_up_sync", file, line);   \
-  }                                                                                                                \
-  GIN_HOST_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32, GIN_HOST_SITE) {          \
-    return gin::host::gather(mask, v, gin::host::lane_down(delta, uint32_t(width)), "__shfl_down_sync", file,      \
-                             line);                                                                                \
-  }                                                                                                                \
-  GIN_HOST_INLINE T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, GIN_HOST_SITE) {                 \
-    return gin::host::gather(mask, v, gin::host::lane_xor(uint32_t(bits), uint32_t(width)), "__shfl_xor_sync",     \
-                             file, line);                                                                          \
+#define GIN_HOST_SHUFFLES(T)                                                                                         \
+  GIN_HOST_INLINE T __shfl_sync(unsigned mask, T v, int source, int width = 32, GIN_HOST_SITE) {                     \
+    return gin::host::gather(mask, v, gin::host::lane_index(uint32_t(source), uint32_t(width)), "__shfl_sync", file, \
+                             line);                                                                                  \
+  }                                                                                                                  \
+  GIN_HOST_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32, GIN_HOST_SITE) {              \
+    return gin::host::gather(mask, v, gin::host::lane_up(delta, uint32_t(width)), "__shfl_up_sync", file, line);     \
+  }                                                                                                                  \
+  GIN_HOST_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32, GIN_HOST_SITE) {            \
+    return gin::host::gather(mask, v, gin::host::lane_down(delta, uint32_t(width)), "__shfl_down_sync", file, line); \
+  }                                                                                                                  \
+  GIN_HOST_INLINE T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, GIN_HOST_SITE) {                   \
+    return gin::host::gather(mask, v, gin::host::lane_xor(uint32_t(bits), uint32_t(width)), "__shfl_xor_sync", file, \
+                             line);                                                                                  \
   }
 GIN_HOST_SHUFFLES(int)
 GIN_HOST_SHUFFLES(unsigned int)
@@ -96,22 +97,22 @@ GIN_HOST_INLINE int __all_sync(unsigned mask, int predicate, GIN_HOST_SITE) {
 template <class T>
 GIN_HOST_INLINE unsigned __match_any_sync(unsigned mask, T value, GIN_HOST_SITE) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "__match_any_sync takes 4- and 8-byte values");
-  return unsigned(gin::host::warp(gin::host::WarpOp::match, mask, gin::host::to_word(value), 0, "__match_any_sync",
-                                  file, line));
+  return unsigned(
+      gin::host::warp(gin::host::WarpOp::match, mask, gin::host::to_word(value), 0, "__match_any_sync", file, line));
 }
 template <class T>
 GIN_HOST_INLINE unsigned __match_all_sync(unsigned mask, T value, int* predicate, GIN_HOST_SITE) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "__match_all_sync takes 4- and 8-byte values");
-  unsigned same = unsigned(gin::host::warp(gin::host::WarpOp::match, mask, gin::host::to_word(value), 0,
-                                           "__match_all_sync", file, line));
+  unsigned same = unsigned(
+      gin::host::warp(gin::host::WarpOp::match, mask, gin::host::to_word(value), 0, "__match_all_sync", file, line));
   *predicate = same == mask;
   return same == mask ? mask : 0;
 }
 
-#define GIN_HOST_REDUCE(T, name, op)                                                                           \
-  GIN_HOST_INLINE T __reduce_##name##_sync(unsigned mask, T value, GIN_HOST_SITE) {                            \
+#define GIN_HOST_REDUCE(T, name, op)                                                                              \
+  GIN_HOST_INLINE T __reduce_##name##_sync(unsigned mask, T value, GIN_HOST_SITE) {                               \
     return T(gin::host::warp(gin::host::WarpOp::op, mask, uint64_t(int64_t(value)), 0, "__reduce_" #name "_sync", \
-                             file, line));                                                                     \
+                             file, line));                                                                        \
   }
 GIN_HOST_REDUCE(unsigned, add, add)
 GIN_HOST_REDUCE(unsigned, min, min_unsigned)

@@ -88,12 +88,14 @@ template <class Coop>
 GIN_DEVICE Status Context::flush(Coop coop) const {
   coop.sync();
   Status status;
-  if (coop.leader()) status = impl::flush_all(channel());
+  if (coop.leader()) {
+    status = impl::check_context(channel(), Operation::flush) ? impl::flush_all(channel()) : impl::failure(comm_);
+  }
   return impl::share(comm_, coop, status);
 }
 
 GIN_DEVICE Ticket Context::flush_async(uint32_t peer) const {
-  if (impl::never_native(comm_) || !impl::check_peer(channel(), Operation::flush, peer)) return {{0, 0}, peer, false};
+  if (!impl::check_peer(channel(), Operation::flush, peer) || impl::never_native(comm_)) return {{0, 0}, peer, false};
   return Backend::flush_begin(channel(), peer);
 }
 
@@ -112,7 +114,9 @@ GIN_DEVICE Status Context::fence(Coop coop) const {
   coop.sync();
   Status status;
   impl::fence_system();
-  if (coop.leader() && !impl::never_native(comm_)) {
+  if (coop.leader() && !impl::check_context(channel(), Operation::fence)) {
+    status = impl::failure(comm_);
+  } else if (coop.leader() && !impl::never_native(comm_)) {
     // Direct stores after native puts are ordered by nobody but us.
     if (comm_.flags & Comm::mixed) {
       status = Backend::quiet(channel());
@@ -129,7 +133,11 @@ GIN_DEVICE Status Context::quiet(Coop coop) const {
   coop.sync();
   Status status;
   impl::fence_system();
-  if (coop.leader() && !impl::never_native(comm_)) status = Backend::quiet(channel());
+  if (coop.leader() && !impl::check_context(channel(), Operation::quiet)) {
+    status = impl::failure(comm_);
+  } else if (coop.leader() && !impl::never_native(comm_)) {
+    status = Backend::quiet(channel());
+  }
   return impl::share(comm_, coop, status);
 }
 

@@ -125,7 +125,8 @@ GIN_DEVICE void Context::iget(Coop coop, uint32_t peer, const Window& src, uint6
 }
 
 GIN_DEVICE void* Context::peer_pointer(const Window& window, uint64_t offset, uint32_t peer) const {
-  return impl::direct_pointer(channel(), window, offset, peer);
+  return impl::check_peer(channel(), Operation::none, peer) ? impl::direct_pointer(channel(), window, offset, peer)
+                                                            : nullptr;
 }
 
 }  // namespace gin

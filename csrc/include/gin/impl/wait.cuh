@@ -22,7 +22,7 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
       if (!start) start = now;
       if (now - start > timeout_ns) {
         platform::overdue();
-        return fail(comm, Code::timeout, subject, least, value);
+        return fail(comm, Code::timeout, subject, least, value, timeout_ns);
       }
     }
     waiting.poll();

@@ -1,0 +1,281 @@
+#include "wire/cuda.h"
+
+#include <deque>
+
+#include "error.h"
+#include "wire/completions.h"
+#include "wire/cuda_driver.h"
+#include "wire/regions.h"
+
+namespace gin::wire {
+namespace {
+
+using cuda::Address;
+using cuda::driver;
+
+bool inside(uint64_t offset, uint64_t bytes, uint64_t region_bytes) {
+  return offset <= region_bytes && bytes <= region_bytes - offset;
+}
+
+Address address_of(const void* pointer) { return Address(uintptr_t(pointer)); }
+
+// Zeroed words that both the CPU and the GPU see.
+class PinnedWords {
+ public:
+  explicit PinnedWords(uint64_t count) {
+    void* memory = nullptr;
+    cuda::check(driver().allocate_host(&memory, count * 8, cuda::portable_mapped), "allocating pinned memory");
+    words_ = static_cast<uint64_t*>(memory);
+    std::fill_n(words_, count, 0);
+  }
+  ~PinnedWords() { driver().free_host(words_); }
+  PinnedWords(const PinnedWords&) = delete;
+  PinnedWords& operator=(const PinnedWords&) = delete;
+
+  uint64_t* operator+(uint64_t index) { return words_ + index; }
+
+ private:
+  uint64_t* words_;
+};
+
+// A request that has been taken and not yet polled.
+struct Pending {
+  uint64_t sequence;  // of the mark after its copy
+  Completion end;
+  uint64_t* signal;  // nullptr for none
+  uint64_t add;
+};
+
+// Everything to one peer, in order.
+struct Lane {
+  cuda::Stream stream = nullptr;
+  uint64_t* done = nullptr;  // the last mark that the GPU has passed
+  uint64_t marked = 0;       // the last mark in the stream
+  bool unmarked = false;     // copies were put into the stream after it
+  bool active = false;
+  std::deque<Pending> pending;
+};
+
+class CudaEndpoint final : public Endpoint {
+ public:
+  CudaEndpoint(const Regions& regions, uint32_t size, uint64_t queue, cuda::Context context)
+      : regions_(regions),
+        queue_(queue),
+        context_(context),
+        lanes_(size),
+        marks_(uint64_t(size) * line),
+        staged_(queue) {}
+
+  ~CudaEndpoint() override {
+    driver().set_context(context_);
+    for (Lane& lane : lanes_)
+      if (lane.stream) driver().destroy_stream(lane.stream);
+  }
+
+  size_t post(const Request* requests, size_t count) override {
+    cuda::enter(context_);
+    count = std::min<size_t>(count, queue_ - taken_);
+    for (size_t i = 0; i < count; ++i) take(requests[i]);
+    for (uint32_t peer : active_) mark(lanes_[peer]);
+    return count;
+  }
+
+  size_t poll(Completion* completions, size_t count) override {
+    size_t got = 0;
+    for (size_t i = 0; i < active_.size() && got < count;) {
+      Lane& lane = lanes_[active_[i]];
+      got += reap(lane, completions + got, count - got);
+      if (lane.pending.empty()) {
+        lane.active = false;
+        active_[i] = active_.back();
+        active_.pop_back();
+      } else {
+        ++i;
+      }
+    }
+    taken_ -= got;
+    if (got || active_.empty()) {
+      idle_polls_ = 0;
+    } else if (++idle_polls_ % polls_per_query == 0) {
+      find_broken();
+    }
+    return got;
+  }
+
+  // A copy is complete when it has settled.
+  bool settled() override { return true; }
+
+ private:
+  static constexpr uint64_t line = 8;  // words
+  static constexpr uint32_t polls_per_query = 4096;
+
+  void take(const Request& r) {
+    Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
+    Pending pending{lane.marked, {r.token, Code::ok, r.peer, 0}, nullptr, r.signal_add};
+    Code code = r.has_signal ? find_word(r, pending.signal) : Code::ok;
+    if (code == Code::ok) code = move(r, lane, pending.end.detail);
+    if (code != Code::ok) pending.end.code = code, pending.signal = nullptr;
+    pending.sequence += lane.unmarked;
+    lane.pending.push_back(pending);
+    ++taken_;
+  }
+
+  Lane& lane_of(uint32_t peer) {
+    Lane& lane = lanes_[peer];
+    if (!lane.stream) {
+      cuda::check(driver().create_stream(&lane.stream, cuda::non_blocking), "making a stream of the cuda wire");
+      lane.done = marks_ + peer * line;
+    }
+    if (!lane.active) {
+      lane.active = true;
+      active_.push_back(peer);
+    }
+    return lane;
+  }
+
+  Code move(const Request& r, Lane& lane, uint64_t& detail) {
+    switch (r.verb) {
+      case Verb::put:
+      case Verb::get:
+        return copy(r, lane, detail);
+      case Verb::value:
+        return value(r, lane, detail);
+      case Verb::signal:
+      case Verb::fence:  // a lane is in order
+        return Code::ok;
+      case Verb::atomic:
+        return Code::unsupported;
+    }
+    return Code::range;
+  }
+
+  Code copy(const Request& r, Lane& lane, uint64_t& detail) {
+    const Region* local = regions_.find(r.local_region);
+    const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
+    if (!local || !remote || !inside(r.local_offset, r.bytes, local->bytes) ||
+        !inside(r.remote_offset, r.bytes, remote->bytes))
+      return Code::range;
+    if (r.bytes == 0) return Code::ok;
+    if (!remote->mapped) return Code::unsupported;
+    const Address here = address_of(local->base + r.local_offset), there = address_of(remote->mapped + r.remote_offset);
+    const bool outward = r.verb == Verb::put;
+    return issued(driver().copy(outward ? there : here, outward ? here : there, r.bytes, lane.stream), lane, detail);
+  }
+
+  Code value(const Request& r, Lane& lane, uint64_t& detail) {
+    const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
+    if (!remote || r.bytes < 1 || r.bytes > 8 || !inside(r.remote_offset, r.bytes, remote->bytes)) return Code::range;
+    if (!remote->mapped) return Code::unsupported;
+    const Address there = address_of(remote->mapped + r.remote_offset);
+    int result = -1;
+    if (r.bytes == 8 && there % 8 == 0) result = driver().write64(lane.stream, there, r.value, cuda::with_barrier);
+    if (r.bytes == 4 && there % 4 == 0)
+      result = driver().write32(lane.stream, there, uint32_t(r.value), cuda::with_barrier);
+    if (result != cuda::success) {  // the place is odd, or the device has no such writes
+      uint64_t* slot = staged_ + next_staged_++ % queue_;
+      *slot = r.value;
+      result = driver().copy(there, address_of(slot), r.bytes, lane.stream);
+    }
+    return issued(result, lane, detail);
+  }
+
+  Code issued(int result, Lane& lane, uint64_t& detail) {
+    lane.unmarked = true;
+    detail = uint64_t(result);
+    return result == cuda::success ? Code::ok : Code::remote;
+  }
+
+  Code find_word(const Request& r, uint64_t*& word) const {
+    const PeerRegion* remote = regions_.find(r.signal_region, r.peer);
+    if (!remote || r.signal_offset % 8 != 0 || !inside(r.signal_offset, 8, remote->bytes)) return Code::range;
+    if (!remote->mapped) return Code::unsupported;
+    word = reinterpret_cast<uint64_t*>(remote->mapped + r.signal_offset);
+    return Code::ok;
+  }
+
+  void mark(Lane& lane) {
+    if (!lane.unmarked) return;
+    lane.unmarked = false;
+    ++lane.marked;
+    const int result = driver().write64(lane.stream, address_of(lane.done), lane.marked, cuda::with_barrier);
+    if (result != cuda::success) break_lane(lane, result);
+  }
+
+  size_t reap(Lane& lane, Completion* completions, size_t count) {
+    const uint64_t done = __atomic_load_n(lane.done, __ATOMIC_ACQUIRE);
+    size_t got = 0;
+    while (got < count && !lane.pending.empty() && lane.pending.front().sequence <= done) {
+      const Pending& first = lane.pending.front();
+      if (first.signal) __atomic_fetch_add(first.signal, first.add, __ATOMIC_RELEASE);
+      completions[got++] = first.end;
+      lane.pending.pop_front();
+    }
+    return got;
+  }
+
+  // A lost device passes no more marks.
+  void find_broken() {
+    cuda::enter(context_);
+    for (uint32_t peer : active_) {
+      const int result = driver().query_stream(lanes_[peer].stream);
+      if (result != cuda::success && result != cuda::not_ready) break_lane(lanes_[peer], result);
+    }
+  }
+
+  void break_lane(Lane& lane, int error) {
+    for (Pending& pending : lane.pending) {
+      pending.sequence = 0;
+      pending.signal = nullptr;
+      if (pending.end.code == Code::ok) pending.end.code = Code::remote, pending.end.detail = uint64_t(error);
+    }
+  }
+
+  const Regions& regions_;
+  const uint64_t queue_;
+  const cuda::Context context_;
+  std::vector<Lane> lanes_;
+  PinnedWords marks_, staged_;
+  std::vector<uint32_t> active_;  // peers with something pending
+  uint64_t taken_ = 0, next_staged_ = 0;
+  uint32_t idle_polls_ = 0;
+};
+
+class CudaFabric final : public Fabric {
+ public:
+  CudaFabric(uint32_t rank, uint32_t size, uint64_t max_message, uint64_t queue)
+      : regions_(rank, size),
+        size_(size),
+        max_message_(max_message),
+        queue_(queue),
+        context_(cuda::current_context()) {}
+
+  std::string add_region(uint32_t region, void* base, uint64_t bytes) override {
+    return regions_.add(region, base, bytes);
+  }
+  void import_region(uint32_t region, uint32_t peer, const std::string& exported, void* mapped) override {
+    if (!mapped)
+      throw Error(Error::Kind::unsupported, "region " + std::to_string(region) + " of rank " + std::to_string(peer) +
+                                                " is not mapped here, which the cuda wire needs");
+    regions_.import(region, peer, exported, mapped);
+  }
+  void remove_region(uint32_t region) override { regions_.remove(region); }
+  std::unique_ptr<Endpoint> endpoint() override {
+    return std::make_unique<CudaEndpoint>(regions_, size_, queue_, context_);
+  }
+  uint64_t max_message() const override { return max_message_; }
+
+ private:
+  Regions regions_;
+  uint32_t size_;
+  uint64_t max_message_, queue_;
+  cuda::Context context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Fabric> make_cuda(uint32_t rank, uint32_t size, const Options& options) {
+  return std::make_unique<CudaFabric>(rank, size, option(options, "max_message", default_max_message, 1, most_message),
+                                      option(options, "queue", default_queue, 1, most_queue));
+}
+
+}  // namespace gin::wire

@@ -1,0 +1,84 @@
+#include "wire/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "error.h"
+
+namespace gin::wire::cuda {
+namespace {
+
+template <class F>
+void find(void* library, const char* name, F& function) {
+  function = reinterpret_cast<F>(dlsym(library, name));
+  if (!function)
+    throw Error(Error::Kind::unsupported,
+                std::string("NVIDIA's driver has no ") + name + "; CUDA 12 or newer is needed");
+}
+
+Driver load() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library)
+    throw Error(Error::Kind::unsupported,
+                std::string("NVIDIA's driver cannot be loaded: ") + dlerror() + "; use platform=host without a GPU");
+  Driver d{};
+  find(library, "cuCtxGetCurrent", d.get_context);
+  find(library, "cuCtxSetCurrent", d.set_context);
+  find(library, "cuStreamCreate", d.create_stream);
+  find(library, "cuStreamDestroy_v2", d.destroy_stream);
+  find(library, "cuStreamQuery", d.query_stream);
+  find(library, "cuMemcpyAsync", d.copy);
+  find(library, "cuStreamWriteValue64_v2", d.write64);
+  find(library, "cuStreamWriteValue32_v2", d.write32);
+  find(library, "cuMemHostAlloc", d.allocate_host);
+  find(library, "cuMemFreeHost", d.free_host);
+  find(library, "cuGetErrorString", d.describe);
+  return d;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  static const Driver loaded = load();
+  return loaded;
+}
+
+void check(int result, const char* what) {
+  if (result == success) return;
+  const char* text = nullptr;
+  driver().describe(result, &text);
+  throw Error(Error::Kind::internal, std::string(what) + ": CUDA error " + std::to_string(result) + " (" +
+                                         (text ? text : "unknown") + ")");
+}
+
+Context current_context() {
+  Context context = nullptr;
+  check(driver().get_context(&context), "asking for the CUDA context");
+  if (!context)
+    throw Error(Error::Kind::config, "this thread has no CUDA context; choose a GPU first (platform=cuda does)");
+  return context;
+}
+
+void enter(Context context) {
+  thread_local Context entered = nullptr;
+  if (entered == context) return;
+  check(driver().set_context(context), "entering the CUDA context");
+  entered = context;
+}
+
+WordWriter::WordWriter() : context_(current_context()) {
+  check(driver().create_stream(&stream_, non_blocking), "making a stream");
+}
+
+WordWriter::~WordWriter() {
+  driver().set_context(context_);
+  driver().destroy_stream(stream_);
+}
+
+void WordWriter::write(uint32_t* word, uint32_t value) {
+  driver().set_context(context_);
+  driver().write32(stream_, Address(uintptr_t(word)), value, with_barrier);
+}
+
+}  // namespace gin::wire::cuda

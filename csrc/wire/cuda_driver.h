@@ -1,0 +1,58 @@
+// The few functions of NVIDIA's driver that the engine and the cuda wire call, found at run time: nothing links CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gin::wire::cuda {
+
+using Stream = void*;
+using Context = void*;
+using Address = uint64_t;
+
+constexpr int success = 0, not_ready = 600;
+constexpr unsigned non_blocking = 1, portable_mapped = 3, with_barrier = 0;
+
+struct Driver {
+  int (*get_context)(Context*);
+  int (*set_context)(Context);
+  int (*create_stream)(Stream*, unsigned flags);
+  int (*destroy_stream)(Stream);
+  int (*query_stream)(Stream);
+  int (*copy)(Address to, Address from, size_t bytes, Stream);
+  int (*write64)(Stream, Address to, uint64_t value, unsigned flags);
+  int (*write32)(Stream, Address to, uint32_t value, unsigned flags);
+  int (*allocate_host)(void**, size_t bytes, unsigned flags);
+  int (*free_host)(void*);
+  int (*describe)(int error, const char**);
+};
+
+// Throws gin::Error{unsupported} where there is no driver.
+const Driver& driver();
+
+// Throws gin::Error{internal} for anything but success. `what` is what was being done.
+void check(int result, const char* what);
+
+// The calling thread's context. Throws gin::Error{config} when it has none.
+Context current_context();
+
+// Makes a context the calling thread's.
+void enter(Context context);
+
+// Sets words of device memory from any thread while kernels run.
+class WordWriter {
+ public:
+  WordWriter();
+  ~WordWriter();
+  WordWriter(const WordWriter&) = delete;
+  WordWriter& operator=(const WordWriter&) = delete;
+
+  // Returns without waiting; says nothing when the device is lost.
+  void write(uint32_t* word, uint32_t value);
+
+ private:
+  Context context_;
+  Stream stream_ = nullptr;
+};
+
+}  // namespace gin::wire::cuda

@@ -1,0 +1,460 @@
+#include "wire/verbs/endpoint.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "error.h"
+#include "wire/verbs/syndrome.h"
+
+namespace gin::wire::verbs {
+namespace {
+
+using Ends = Entry::Ends;
+
+constexpr uint64_t page = 4096;
+constexpr uint32_t most_completions = 1u << 15;
+
+uint32_t depth_of(const Core& core) {
+  const uint32_t most = std::max(8u, core.device->most_requests);
+  return std::bit_floor(std::min(std::bit_ceil(core.settings.depth), most));
+}
+
+}  // namespace
+
+// What the 8 bytes become where they are `word`.
+uint64_t VerbsEndpoint::Slot::desired(uint64_t word) const {
+  const uint64_t found = part(word), given = part(operand << shift);
+  uint64_t next = given;
+  switch (atomic) {
+    case Atomic::fetch_add:
+      next = found + given;
+      break;
+    case Atomic::compare_swap:
+      next = found == part(compare << shift) ? given : found;
+      break;
+    case Atomic::swap:
+      break;
+    case Atomic::fetch_and:
+      next = found & given;
+      break;
+    case Atomic::fetch_or:
+      next = found | given;
+      break;
+    case Atomic::fetch_xor:
+      next = found ^ given;
+      break;
+  }
+  if (bytes == 8) return next;
+  const uint64_t mask = uint64_t(0xffffffffu) << shift;
+  return (word & ~mask) | (next << shift & mask);
+}
+
+VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
+    : core_(std::move(core)),
+      depth_(depth_of(*core_)),
+      inline_bytes_(core_->settings.inline_bytes),
+      relaxed_(core_->settings.relaxed),
+      done_(core_->settings.queue),
+      most_taken_(core_->settings.queue),
+      words_(*core_->device, 2 * page),
+      slots_(most_slots),
+      entries_(size_t(core_->size) * depth_),
+      requests_(chain_length),
+      pieces_(chain_length),
+      values_(chain_length),
+      queues_(core_->size) {
+  const Library& lib = Library::get();
+  const Device& device = *core_->device;
+  most_in_flight_ = std::min<size_t>({size_t(core_->size) * depth_, device.most_completions, most_completions});
+  completions_ = CqHandle(lib.create_cq(device.context.get(), int(most_in_flight_), nullptr, nullptr, 0));
+  if (!completions_)
+    throw Error(Error::Kind::memory, device.name() + " makes no completion queue of " +
+                                         std::to_string(most_in_flight_) + " entries: " + std::strerror(errno) +
+                                         "; set GIN_IB_DEPTH to less");
+  for (uint32_t peer = 0; peer < core_->size; ++peer) {
+    ibv_qp_init_attr init{};
+    init.send_cq = init.recv_cq = completions_.get();
+    init.qp_type = IBV_QPT_RC;
+    init.cap = {depth_, 1, 1, 1, inline_bytes_};
+    Queue& q = queues_[peer];
+    q.peer = peer;
+    q.entries = entries_.data() + size_t(peer) * depth_;
+    q.pair = QpHandle(lib.create_qp(device.domain.get(), &init));
+    if (!q.pair)
+      throw Error(Error::Kind::memory, device.name() + " makes no queue pair for rank " + std::to_string(peer) + " (" +
+                                           std::to_string(depth_) + " requests): " + std::strerror(errno) +
+                                           "; set GIN_IB_DEPTH or GIN_CONTEXTS to less");
+  }
+  for (uint32_t i = most_slots; i-- > 0;) free_slots_.push_back(uint16_t(i));
+  for (std::vector<Queue*>* list : {&touched_, &ready_, &unsettled_}) list->reserve(core_->size);
+  std::lock_guard<std::mutex> lock(core_->mutex);
+  number_ = uint32_t(core_->endpoints.size());
+  core_->endpoints.push_back(this);
+}
+
+VerbsEndpoint::~VerbsEndpoint() {
+  std::lock_guard<std::mutex> lock(core_->mutex);
+  core_->endpoints[number_] = nullptr;
+}
+
+// -- from requests to work requests -----------------------------------------------------------------------------------
+
+size_t VerbsEndpoint::post(const Request* requests, size_t count) {
+  size_t taken = 0;
+  while (taken < count && take(requests[taken])) ++taken;
+  ring();
+  return taken;
+}
+
+bool VerbsEndpoint::end(const Request& r, Code code, uint64_t detail) {
+  done_.push({r.token, code, r.peer, detail});
+  ++taken_;
+  return true;
+}
+
+inline bool VerbsEndpoint::has_room(const Queue& q, uint32_t requests) const {
+  return q.posted - q.retired + requests <= depth_ && in_flight_ + requests <= most_in_flight_ &&
+         chained_ + requests <= chain_length;
+}
+
+bool VerbsEndpoint::take(const Request& r) {
+  if (taken_ == most_taken_) return false;
+  if (r.verb == Verb::fence) {  // one queue pair keeps order; relaxed writes are held back when the next one is posted
+    ++fences_;
+    return end(r, Code::ok, 0);
+  }
+  if (r.peer >= core_->size) return end(r, Code::range, 0);
+  Queue& q = queues_[r.peer];
+  if (q.dead) return end(r, Code::remote, q.syndrome);
+  if (!q.connected) return end(r, Code::internal, syndrome_of_errno(ENOTCONN));
+  if (r.verb == Verb::atomic) return take_atomic(r, q);
+
+  const bool value = r.verb == Verb::value, moves = value || (r.bytes != 0 && r.verb != Verb::signal);
+  const RemoteRegion *remote = nullptr, *signal = nullptr;
+  const LocalRegion* local = nullptr;
+  if (r.has_signal) {
+    signal = core_->memory.find(r.signal_region, r.peer);
+    if (!signal || r.signal_offset % 8 != 0 || !inside(r.signal_offset, 8, signal->bytes))
+      return end(r, Code::range, 0);
+  }
+  if (r.verb != Verb::signal) {
+    remote = core_->memory.find(r.remote_region, r.peer);
+    if (!remote || !inside(r.remote_offset, r.bytes, remote->bytes)) return end(r, Code::range, 0);
+    if (value) {
+      if (r.bytes < 1 || r.bytes > 8) return end(r, Code::range, 0);
+    } else {
+      local = core_->memory.find(r.local_region);
+      if (!local || !inside(r.local_offset, r.bytes, local->bytes) || r.bytes > core_->settings.max_message)
+        return end(r, Code::range, 0);
+    }
+  }
+  if (!moves && !signal) return end(r, Code::ok, 0);
+  if (!has_room(q, 3)) return false;
+  ++taken_;
+  const Entry last{r.token, Ends::request, false, false, 0};
+  const Entry first = signal ? Entry{} : last;
+  if (moves && r.verb == Verb::get)
+    read(q, r, *local, *remote, first);
+  else if (moves)
+    write(q, r, local, *remote, first);
+  if (signal) add(q, signal->address + r.signal_offset, signal->key, r.signal_add, last);
+  return true;
+}
+
+bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
+  const RemoteRegion* remote = core_->memory.find(r.remote_region, r.peer);
+  if (!remote || (r.bytes != 4 && r.bytes != 8) || !inside(r.remote_offset, r.bytes, remote->bytes))
+    return end(r, Code::range, 0);
+  const uint64_t target = remote->address + r.remote_offset;
+  if (target % r.bytes != 0) return end(r, Code::range, 0);
+  char* result = reinterpret_cast<char*>(uintptr_t(r.local_offset));
+  if (r.local_region != local_address) {
+    const LocalRegion* local = core_->memory.find(r.local_region);
+    if (!local || !inside(r.local_offset, r.bytes, local->bytes)) return end(r, Code::range, 0);
+    result = local->base + r.local_offset;
+  }
+  if (free_slots_.empty() || !has_room(q, 1)) return false;
+  const uint16_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = {r.token,
+                  r.atomic,
+                  uint8_t(r.bytes),
+                  uint8_t(8 * (target % 8)),
+                  &q,
+                  result,
+                  r.value,
+                  r.compare,
+                  0,
+                  target & ~uint64_t(7),
+                  remote->key};
+  ++taken_;
+  post_slot(slot);
+  return true;
+}
+
+// One more work request at the end of the queue's chain; the caller says what it sends.
+inline ibv_send_wr& VerbsEndpoint::chain(Queue& q, ibv_wr_opcode opcode, uint64_t target, uint32_t key, Entry entry) {
+  ibv_send_wr& wr = requests_[chained_];
+  wr.wr_id = uint64_t(q.peer) << number_bits | (q.posted & number_mask);
+  wr.next = nullptr;
+  wr.sg_list = &pieces_[chained_];
+  wr.num_sge = 1;
+  wr.opcode = opcode;
+  wr.send_flags = 0;
+  if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
+    wr.wr.atomic.remote_addr = target;
+    wr.wr.atomic.rkey = key;
+  } else {
+    wr.wr.rdma.remote_addr = target;
+    wr.wr.rdma.rkey = key;
+  }
+  ++chained_;
+  ++in_flight_;
+  if (q.last)
+    q.last->next = &wr;
+  else
+    q.first = &wr, touched_.push_back(&q);
+  q.last = &wr;
+  q.entries[q.posted & (depth_ - 1)] = entry;
+  ++q.posted;
+  if (entry.writes) q.wrote = q.posted;
+  if (entry.trips) q.tripped = q.posted;
+  if ((q.posted & (depth_ / 4 - 1)) == 0) wr.send_flags = IBV_SEND_SIGNALED;
+  return wr;
+}
+
+void VerbsEndpoint::write(Queue& q, const Request& r, const LocalRegion* local, const RemoteRegion& remote,
+                          Entry entry) {
+  const bool fenced = keep_fence(q);
+  entry.writes = true;
+  const uint32_t at = chained_;
+  ibv_send_wr& wr = chain(q, IBV_WR_RDMA_WRITE, remote.address + r.remote_offset, remote.key, entry);
+  if (fenced) wr.send_flags |= IBV_SEND_FENCE;
+  if (local) {
+    pieces_[at] = {uint64_t(uintptr_t(local->base + r.local_offset)), uint32_t(r.bytes), local->key};
+    if (r.bytes <= inline_bytes_) wr.send_flags |= IBV_SEND_INLINE;
+  } else {
+    values_[at] = r.value;
+    pieces_[at] = {uint64_t(uintptr_t(&values_[at])), uint32_t(r.bytes), 0};
+    wr.send_flags |= IBV_SEND_INLINE;
+  }
+}
+
+void VerbsEndpoint::read(Queue& q, const Request& r, const LocalRegion& local, const RemoteRegion& remote,
+                         Entry entry) {
+  entry.trips = true;
+  pieces_[chained_] = {uint64_t(uintptr_t(local.base + r.local_offset)), uint32_t(r.bytes), local.key};
+  chain(q, IBV_WR_RDMA_READ, remote.address + r.remote_offset, remote.key, entry);
+}
+
+void VerbsEndpoint::add(Queue& q, uint64_t target, uint32_t key, uint64_t value, Entry entry) {
+  entry.trips = true;
+  pieces_[chained_] = {words_.address(), 8, words_.local_key()};
+  chain(q, IBV_WR_ATOMIC_FETCH_AND_ADD, target, key, entry).wr.atomic.compare_add = value;
+}
+
+// A round trip that says nothing but that everything before it has settled.
+void VerbsEndpoint::read_board(Queue& q) {
+  pieces_[chained_] = {words_.address(), 8, words_.local_key()};
+  const Board& board = core_->boards[q.peer];
+  chain(q, IBV_WR_RDMA_READ, board.page(core_->size), board.key, {0, Ends::nothing, false, true, 0});
+}
+
+// Whether the next write has to wait for the reads before it: relaxed writes may overtake each other in the target's
+// memory, so after a fence the first one waits for a round trip that follows the earlier ones.
+bool VerbsEndpoint::keep_fence(Queue& q) {
+  if (!relaxed_ || q.fences_seen == fences_) return false;
+  q.fences_seen = fences_;
+  if (q.wrote > q.tripped) read_board(q);
+  return q.tripped > q.retired;
+}
+
+void VerbsEndpoint::post_slot(uint16_t number) {
+  const Slot& slot = slots_[number];
+  pieces_[chained_] = {words_.address() + 8 * (1 + uint64_t(number)), 8, words_.local_key()};
+  const bool adds = slot.native() && slot.atomic == Atomic::fetch_add;
+  ibv_send_wr& wr = chain(*slot.queue, adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, slot.target,
+                          slot.key, {0, Ends::atomic, false, true, number});
+  wr.wr.atomic.compare_add = adds ? slot.operand : slot.native() ? slot.compare : slot.expected;
+  wr.wr.atomic.swap = slot.native() ? slot.operand : slot.desired(slot.expected);
+}
+
+// Hands every chain to the device, its last work request signalled.
+void VerbsEndpoint::ring() {
+  for (Queue* q : touched_) {
+    q->last->send_flags |= IBV_SEND_SIGNALED;
+    ibv_send_wr* refused_from = nullptr;
+    const int error = ibv_post_send(q->pair.get(), q->first, &refused_from);
+    q->first = q->last = nullptr;
+    if (error) [[unlikely]]
+      refused(*q, error);
+  }
+  touched_.clear();
+  chained_ = 0;
+}
+
+// The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails.
+void VerbsEndpoint::refused(Queue& q, int error) {
+  ibv_qp_attr attr{};
+  attr.qp_state = IBV_QPS_ERR;
+  Library::get().modify_qp(q.pair.get(), &attr, IBV_QP_STATE);
+  lose(q, q.completed, syndrome_of_errno(error));
+}
+
+// -- from completions to completions ----------------------------------------------------------------------------------
+
+size_t VerbsEndpoint::poll(Completion* completions, size_t count) {
+  size_t got = 0;
+  if (in_flight_ != 0) collect();
+  if (!ready_.empty()) got = hand_out(completions, count);
+  const size_t ended = done_.pop(completions + got, count - got);
+  taken_ -= ended;
+  return got + ended;
+}
+
+void VerbsEndpoint::collect() {
+  ibv_wc found[32];
+  const int count = ibv_poll_cq(completions_.get(), 32, found);
+  if (count < 0) [[unlikely]] {
+    for (Queue& q : queues_)
+      if (q.posted != q.completed) lose(q, q.completed, syndrome_of_errno(EIO));
+    return;
+  }
+  for (int i = 0; i < count; ++i) {
+    Queue& q = queues_[found[i].wr_id >> number_bits];
+    const uint64_t number = found[i].wr_id & number_mask;
+    if (number < q.completed) continue;  // given up before
+    if (found[i].status != IBV_WC_SUCCESS && !q.dead) [[unlikely]] {
+      q.dead = true;
+      q.failed_from = number;
+      q.syndrome = syndrome_of(found[i]);
+    }
+    in_flight_ -= number + 1 - q.completed;
+    q.completed = number + 1;
+    make_ready(q);
+  }
+}
+
+inline void VerbsEndpoint::make_ready(Queue& q) {
+  if (q.ready) return;
+  q.ready = true;
+  ready_.push_back(&q);
+}
+
+// Gives up everything on the queue from a work request on.
+void VerbsEndpoint::lose(Queue& q, uint64_t from, uint64_t syndrome) {
+  if (!q.dead) {
+    q.dead = true;
+    q.failed_from = from;
+    q.syndrome = syndrome;
+  }
+  in_flight_ -= q.posted - q.completed;
+  q.completed = q.posted;
+  make_ready(q);
+}
+
+size_t VerbsEndpoint::hand_out(Completion* completions, size_t count) {
+  size_t got = 0, kept = 0;
+  for (size_t i = 0; i < ready_.size(); ++i) {
+    Queue* q = ready_[i];
+    if (retire(*q, completions, count, got))
+      q->ready = false;
+    else
+      ready_[kept++] = q;
+  }
+  ready_.resize(kept);
+  return got;
+}
+
+// Ends work requests that have completed; false when there is no room for a completion.
+bool VerbsEndpoint::retire(Queue& q, Completion* completions, size_t count, size_t& got) {
+  while (q.retired != q.completed) {
+    const Entry entry = q.entries[q.retired & (depth_ - 1)];
+    const bool failed = q.failed(q.retired);
+    if (entry.ends == Ends::request) {
+      if (got == count) return false;
+      completions[got++] = {entry.token, failed ? Code::remote : Code::ok, q.peer, failed ? q.syndrome : 0};
+      --taken_;
+      q.told |= failed;
+    }
+    ++q.retired;
+    if (!failed && entry.writes) q.landed = q.retired;
+    if (!failed && entry.trips) q.settled = q.retired;
+    if (entry.ends == Ends::atomic) finish_slot(entry.slot, failed);
+  }
+  if (q.dead && !q.told) {
+    if (got == count) return false;
+    completions[got++] = {no_request, Code::remote, q.peer, q.syndrome};
+    q.told = true;
+  }
+  if (!q.dead && q.landed > q.settled && !q.unsettled) {
+    q.unsettled = true;
+    unsettled_.push_back(&q);
+  }
+  return true;
+}
+
+void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
+  Slot& slot = slots_[number];
+  Queue& q = *slot.queue;
+  if (!failed) {
+    const auto* words = reinterpret_cast<const uint64_t*>(words_.data());
+    const uint64_t found = __atomic_load_n(&words[1 + number], __ATOMIC_ACQUIRE);
+    const bool changes = !slot.native() && slot.desired(found) != found;
+    if (changes && found != slot.expected && !q.dead) {  // not what was expected: try again
+      slot.expected = found;
+      post_slot(number);
+      ring();
+      return;
+    }
+    failed = changes && found != slot.expected;
+    const uint64_t old = slot.part(found);
+    if (!failed) std::memcpy(slot.result, &old, slot.bytes);
+  }
+  q.told |= failed;
+  done_.push({slot.token, failed ? Code::remote : Code::ok, q.peer, failed ? q.syndrome : 0});
+  free_slots_.push_back(number);
+}
+
+bool VerbsEndpoint::settled() {
+  if (unsettled_.empty()) return true;
+  collect();
+  hand_out(nullptr, 0);
+  size_t kept = 0;
+  for (size_t i = 0; i < unsettled_.size(); ++i) {
+    Queue* q = unsettled_[i];
+    if (q->dead || q->settled >= q->landed) {
+      q->unsettled = false;
+      continue;
+    }
+    unsettled_[kept++] = q;
+    if (q->tripped <= q->landed && has_room(*q, 1)) read_board(*q);
+  }
+  unsettled_.resize(kept);
+  ring();
+  return kept == 0;
+}
+
+// -- for the fabric ---------------------------------------------------------------------------------------------------
+
+bool VerbsEndpoint::write_board(uint32_t peer, uint64_t target, uint64_t bytes) {
+  Queue& q = queues_[peer];
+  if (!q.connected || q.dead || !has_room(q, 1)) return false;
+  pieces_[chained_] = {words_.address() + page, uint32_t(bytes), words_.local_key()};
+  chain(q, IBV_WR_RDMA_WRITE, target, core_->boards[peer].key, {0, Ends::nothing, true, false, 0});
+  ring();
+  return true;
+}
+
+bool VerbsEndpoint::probe(uint32_t peer, uint64_t bytes) {
+  return write_board(peer, core_->boards[peer].page(core_->size), std::min(bytes, Board::page_bytes));
+}
+
+bool VerbsEndpoint::say_goodbye(uint32_t peer) {
+  std::memset(words_.data() + page, 1, 8);
+  return write_board(peer, core_->boards[peer].goodbye(core_->rank), 8);
+}
+
+}  // namespace gin::wire::verbs

@@ -1,0 +1,82 @@
+"""What the backends have in common on the cuda platform: regions of GPU memory, and steps of libraries that may hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from gin.backends.base import Backend, Region
+from gin.errors import ConfigError, TimeoutError
+from gin.platforms.cuda import CudaPlatform
+from gin.platforms.cuda_memory import DeviceMemory
+
+__all__ = ["CudaBackend", "loaded_library", "within"]
+
+T = TypeVar("T")
+
+
+class CudaBackend(Backend):
+    """A backend whose windows are memory of this rank's GPU."""
+
+    failed = False  # a rank has failed: libraries' collective ends would wait for it
+
+    @property
+    def platform(self) -> CudaPlatform:
+        return cast(CudaPlatform, self.job.platform)
+
+    @property
+    def max_message(self) -> int:
+        return self.job.config.max_message or 1 << 30
+
+    def make_region(
+        self, number: int, address: int, nbytes: int, peers: Any, *, handle: int = 0, keep: list[Any] | None = None
+    ) -> Region:
+        """A region whose table of peers kernels can read. `peers`: one (address or 0, bytes) per rank."""
+        rows = np.array(peers, np.uint64).reshape(self.job.size, 2)
+        table = DeviceMemory(self.platform.gpu, rows.nbytes)
+        self.platform.gpu.copy_in(table.address, rows)
+        return Region(number, address, nbytes, rows, None, handle, [table, *(keep or [])], table=table.address)
+
+    def peer_failed(self, rank: int) -> None:
+        self.failed = True
+
+
+def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[], None]) -> T:
+    """`step()` in a thread of its own, which is left behind when it takes longer. Raises TimeoutError.
+
+    seconds  0 for as long as it takes
+    enter    makes the GPU that thread's
+    """
+    answer: list[T] = []
+    error: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            enter()
+            answer.append(step())
+        except BaseException as caught:
+            error.append(caught)
+
+    thread = threading.Thread(target=run, name=f"gin {what}", daemon=True)
+    thread.start()
+    thread.join(seconds or None)
+    if error:
+        raise error[0]
+    if not answer:
+        raise TimeoutError(
+            f"{what} took more than {seconds:g} s; has another rank ended? GIN_CONNECT_TIMEOUT allows more"
+        )
+    return answer[0]
+
+
+def loaded_library(name: str) -> Path:
+    """The file that a library of this process was loaded from. Raises ConfigError when it is not loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name.startswith(name) and path.is_file():
+            return path
+    raise ConfigError(f"{name} is not loaded; pip install 'gin[cuda13]'")

@@ -1,0 +1,159 @@
+"""The CPU proxy on GPUs: rings in pinned host memory, a progress thread, and copy engines as the wire between GPUs of a host.
+
+Windows are GPU memory that the other ranks map. Native signal words lie in host memory that all ranks share, where any
+rank's progress thread adds to them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from gin import _core
+from gin.backends.base import Job, Region
+from gin.backends.device_memory import CudaBackend
+from gin.config import Config
+from gin.errors import UnsupportedError
+from gin.platforms.cuda_compile import DeviceCode
+from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory
+from gin.platforms.host import spins
+
+
+class Backend(CudaBackend):
+    """Each window is a region of the wire; a descriptor names it by its number."""
+
+    name = "ibrc_proxy"
+    windows_limit = _core.max_windows
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        config = job.config
+        options = {"max_message": str(config.max_message)} if config.max_message else {}
+        self.platform.gpu.enter()
+        self._fabric = _core.Fabric(config.wire, job.rank, job.size, options)
+        self._proxy: Any = None
+
+    @classmethod
+    def threads(cls, config: Config) -> int:
+        return 1  # kernels run elsewhere
+
+    @property
+    def max_message(self) -> int:
+        limit: int = self._fabric.max_message
+        return limit
+
+    @property
+    def device_state(self) -> int:
+        return self._state.address
+
+    def open(self) -> None:
+        number = self.regions.take()
+        self.control = self._share("control window", number, self.job.control_bytes, wired=False)
+        self._share_signals(number)
+        self.platform.device_code = DeviceCode(self.name)
+        self.job.exchange.agree("proxy", self._start)
+
+    def window(self, tag: str, nbytes: int) -> Region:
+        _, closed = self.release_closed(tag, nbytes)
+        for region in closed:
+            self._fabric.remove_region(region.number)
+        return self._share(tag, self.regions.take(), nbytes)
+
+    def register_array(self, tag: str, array: Any) -> Region:
+        raise UnsupportedError(
+            f"{tag}: ibrc_proxy on the cuda platform does not register memory allocated elsewhere in this version; allocate "
+            "with comm.window"
+        )
+
+    def peer_failed(self, rank: int) -> None:
+        super().peer_failed(rank)
+        if self._proxy is not None:
+            self._proxy.give_up(rank)
+
+    def close(self, timeout: float) -> None:
+        if self._proxy is not None:
+            self._proxy.stop(0.0 if self.platform.lost else timeout)
+
+    def _share(self, tag: str, number: int, nbytes: int, *, wired: bool = True) -> Region:
+        """Makes this rank's part of a region and maps the others'. Collective."""
+        gpu = self.platform.gpu
+        rank = self.job.rank
+        memory: DeviceMemory | None = None
+
+        def offer() -> dict[str, Any]:
+            nonlocal memory
+            memory = DeviceMemory(gpu, nbytes)
+            wire = self._fabric.add_region(number, memory.address, nbytes).hex() if wired else ""
+            return {"bytes": nbytes, "wire": wire, "memory": memory.export()}
+
+        offers = self.job.exchange.gather(f"{tag}: allocate", offer)
+        assert memory is not None
+        keep: list[Any] = [memory]
+        peers = np.zeros((self.job.size, 2), np.uint64)
+
+        def reach() -> None:
+            assert memory is not None
+            for peer, other in enumerate(offers):
+                mapped = memory if peer == rank else PeerMemory(gpu, other["memory"])
+                keep.append(mapped)
+                peers[peer] = mapped.address, other["bytes"]
+                if wired:
+                    self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), mapped.address)
+
+        self.job.exchange.agree(f"{tag}: map", reach)
+        return self.make_region(number, memory.address, nbytes, peers, handle=number, keep=keep)
+
+    def _share_signals(self, number: int) -> None:
+        """The control window once more in host memory, of which the native signal words are used. Collective."""
+        nbytes = self.job.control_bytes
+        self._signals = _core.Segment(nbytes, "gin signals")
+        self._segments: list[Any] = [self._signals]
+
+        def offer() -> dict[str, Any]:
+            wire = self._fabric.add_region(number, self._signals.address, nbytes)
+            return {"wire": wire.hex(), "segment": self._signals.export()}
+
+        offers = self.job.exchange.gather("signals: allocate", offer)
+
+        def reach() -> None:
+            for peer, other in enumerate(offers):
+                mapped = self._signals if peer == self.job.rank else _core.Segment.open(other["segment"])
+                self._segments.append(mapped)
+                self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), mapped.address)
+            self._pinned_signals = PinnedMemory(self.platform.gpu, nbytes, self._signals.address)
+
+        self.job.exchange.agree("signals: map", reach)
+        self._signals.seal()
+
+    def _start(self) -> None:
+        job, config, gpu = self.job, self.job.config, self.platform.gpu
+        gpu.enter()
+        words = _core.proxy_device_words
+        self._words = DeviceMemory(gpu, words * config.contexts)
+        for context in range(config.contexts):
+            # Free result slots: all.
+            gpu.copy_in(self._words.address + context * words + 2 * words // 3, b"\xff" * 8)
+        options = {"depth": config.ring_depth, "spin": spins(job.local_size, 2)}
+        if config.proxy_cpu is not None:
+            options["cpu"] = config.proxy_cpu
+        addresses = self.platform.words()
+        self._proxy = _core.Proxy(
+            self._fabric,
+            (config.contexts, job.ids, job.size),
+            config.counters,
+            addresses["record"],
+            options,
+            failed=addresses["failed"],
+            signals=self._signals.address,
+            device_words=self._words.address,
+        )
+        address, nbytes = self._proxy.memory
+        self._pinned_rings = PinnedMemory(gpu, nbytes, address)
+        rings = self._proxy.rings
+        # gin::ibrc::Proxy, with the rings behind it.
+        self._state = DeviceMemory(gpu, 16 + len(rings))
+        head = struct.pack("<QII", self._state.address + 16, config.contexts, config.counters)
+        gpu.copy_in(self._state.address, head + rings)
+        self._proxy.start()

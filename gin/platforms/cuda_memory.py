@@ -1,0 +1,217 @@
+"""Memory of one GPU: allocations, pinned host memory, and what other processes of the host map of it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from typing import Any
+
+from gin.config import format_size
+from gin.errors import ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
+
+__all__ = ["DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library"]
+
+PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
+NON_BLOCKING = 1
+LEGACY_STREAM = 1
+
+EXTRA = "pip install 'gin[cuda13]'"
+
+
+def library(name: str) -> Any:
+    """A Python package that the cuda platform needs. Raises ConfigError that names the extra when it is not there."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"the cuda platform needs the package {name}, which does not load ({error}); {EXTRA}"
+        ) from None
+
+
+def driver() -> Any:
+    """cuda.bindings.driver."""
+    return library("cuda.bindings.driver")
+
+
+def check(answer: tuple[Any, ...], what: str) -> Any:
+    """The value of a driver call's answer. Raises OutOfMemoryError, UnsupportedError, KernelError or gin.Error."""
+    code = int(answer[0])
+    if code == 0:
+        return answer[1] if len(answer) == 2 else answer[1:] or None
+    cu = driver()
+    name, text = (cu.cuGetErrorName(answer[0])[1], cu.cuGetErrorString(answer[0])[1])
+    message = f"{what}: {_text(name)} ({_text(text)})"
+    if code == 2:
+        raise OutOfMemoryError(message)
+    if code == 100:
+        raise UnsupportedError(f"{message}: this process sees no GPU; use platform=host, or set CUDA_VISIBLE_DEVICES")
+    if code in (3, 34, 35, 803, 804):
+        raise UnsupportedError(f"{message}: NVIDIA's driver is not there or too old for CUDA 13; update the driver")
+    if code in _LOST:
+        raise KernelError(f"{message}: a kernel broke the GPU's context; only a new process gets another")
+    raise Error(message)
+
+
+_LOST = frozenset({700, 702, 710, 714, 715, 716, 717, 718, 719})  # illegal address, trap and their like
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Gpu:
+    """One device and its primary context, with a stream for copies that waits for no kernel."""
+
+    def __init__(self, ordinal: int) -> None:
+        cu = driver()
+        self.ordinal = ordinal
+        self.handle = check(cu.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
+        self.context = check(cu.cuDevicePrimaryCtxRetain(self.handle), f"opening a context on GPU {ordinal}")
+        self.enter()
+        self.name = _text(check(cu.cuDeviceGetName(100, self.handle), "asking for the GPU's name")).rstrip("\0")
+        self.uuid = bytes(check(cu.cuDeviceGetUuid(self.handle), "asking for the GPU's identity").bytes).hex()
+        self.bus_id = _text(check(cu.cuDeviceGetPCIBusId(32, self.handle), "asking for the bus id")).rstrip("\0")
+        attribute = cu.CUdevice_attribute
+        major = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+        minor = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        self.arch = f"sm_{major}{minor}"
+        self.multiprocessors = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        self.copies = self.stream()
+        self.words = self.stream()  # sets words while copies are under way
+
+    def attribute(self, which: Any) -> int:
+        return int(check(driver().cuDeviceGetAttribute(which, self.handle), "asking for a property of the GPU"))
+
+    def enter(self) -> None:
+        """Makes the GPU the calling thread's."""
+        check(driver().cuCtxSetCurrent(self.context), "entering the GPU's context")
+
+    def stream(self) -> Any:
+        """A new stream that waits for no other."""
+        return check(driver().cuStreamCreate(NON_BLOCKING), "making a stream")
+
+    def wait_copies(self) -> None:
+        check(driver().cuStreamSynchronize(self.copies), "copying between GPU and host memory")
+
+    def copy_in(self, address: int, data: Any) -> None:
+        """Writes a buffer's bytes to the GPU's memory, whatever runs; done when it returns."""
+        view = memoryview(data).cast("B")
+        if not view.nbytes:
+            return
+        self.enter()
+        source = (ctypes.c_char * view.nbytes).from_buffer_copy(view)
+        check(
+            driver().cuMemcpyHtoDAsync(address, ctypes.addressof(source), view.nbytes, self.copies),
+            f"copying {view.nbytes} bytes to the GPU",
+        )
+        self.wait_copies()
+
+    def copy_out(self, address: int, nbytes: int) -> bytearray:
+        """Bytes of the GPU's memory, whatever runs."""
+        data = bytearray(nbytes)
+        if nbytes:
+            self.enter()
+            target = ctypes.addressof(ctypes.c_char.from_buffer(data))
+            check(
+                driver().cuMemcpyDtoHAsync(target, address, nbytes, self.copies), f"copying {nbytes} bytes from the GPU"
+            )
+            self.wait_copies()
+        return data
+
+    def fill(self, address: int, nbytes: int, byte: int = 0) -> None:
+        """Sets every byte; done when it returns."""
+        if nbytes:
+            self.enter()
+            check(driver().cuMemsetD8Async(address, byte, nbytes, self.copies), f"setting {nbytes} bytes of the GPU")
+            self.wait_copies()
+
+    def set_word(self, address: int, value: int) -> None:
+        """Sets a 32-bit word of the GPU's memory while kernels run. Any thread; says nothing when the GPU is lost."""
+        cu = driver()
+        cu.cuCtxSetCurrent(self.context)
+        cu.cuStreamWriteValue32(self.words, address, value, 0)
+
+
+class DeviceMemory:
+    """Zeroed memory of a GPU, given back when nothing refers to it."""
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        cu = driver()
+        gpu.enter()
+        self.nbytes = nbytes
+        try:
+            self.address = int(check(cu.cuMemAlloc(max(nbytes, 1)), "allocating GPU memory"))
+        except OutOfMemoryError:
+            free, total = check(cu.cuMemGetInfo(), "asking for free memory")
+            raise OutOfMemoryError(
+                f"GPU {gpu.ordinal} ({gpu.name}) cannot give {nbytes} bytes: {format_size(int(free))} of "
+                f"{format_size(int(total))} are free; ask for less, close windows, or free what else uses the GPU"
+            ) from None
+        self._gpu = gpu
+        gpu.fill(self.address, nbytes)
+
+    def export(self) -> dict[str, Any]:
+        """What `PeerMemory` of another process of this host takes, as JSON."""
+        cu = driver()
+        self._gpu.enter()
+        base = int(check(cu.cuMemGetAddressRange(self.address), "finding an allocation's start")[0])
+        handle = check(cu.cuIpcGetMemHandle(self.address), "exporting GPU memory")
+        return {"handle": bytes(handle.reserved).hex(), "offset": self.address - base}
+
+    def __del__(self) -> None:
+        if address := getattr(self, "address", 0):
+            cu = driver()
+            cu.cuCtxSetCurrent(self._gpu.context)
+            cu.cuMemFree(address)
+
+
+class PeerMemory:
+    """Another process's `DeviceMemory`, mapped here."""
+
+    def __init__(self, gpu: Gpu, exported: dict[str, Any]) -> None:
+        cu = driver()
+        gpu.enter()
+        handle = cu.CUipcMemHandle()
+        handle.reserved = bytes.fromhex(exported["handle"])
+        self._gpu = gpu
+        self._base = int(check(cu.cuIpcOpenMemHandle(handle, 1), "mapping another rank's GPU memory"))
+        self.address = self._base + int(exported["offset"])
+
+    def __del__(self) -> None:
+        if base := getattr(self, "_base", 0):
+            cu = driver()
+            cu.cuCtxSetCurrent(self._gpu.context)
+            cu.cuIpcCloseMemHandle(base)
+
+
+class PinnedMemory:
+    """Host memory that the GPU loads and stores at the same address: new and zeroed, or some that exists."""
+
+    def __init__(self, gpu: Gpu, nbytes: int, address: int = 0) -> None:
+        """
+        address  of memory that exists, on a page's start; it has to live as long
+        """
+        cu = driver()
+        gpu.enter()
+        self._gpu = gpu
+        self._registered = address != 0
+        if address:
+            check(cu.cuMemHostRegister(address, nbytes, PIN_PORTABLE_MAPPED), f"pinning {nbytes} bytes of host memory")
+            self.address = address
+        else:
+            self.address = int(check(cu.cuMemHostAlloc(nbytes, PIN_PORTABLE_MAPPED), f"pinning {nbytes} bytes"))
+            ctypes.memset(self.address, 0, nbytes)
+        seen = int(check(cu.cuMemHostGetDevicePointer(self.address, 0), "finding pinned memory on the GPU"))
+        if seen != self.address:
+            raise UnsupportedError(
+                "the GPU sees pinned host memory at an address of its own, which gin does not support"
+            )
+
+    def __del__(self) -> None:
+        if address := getattr(self, "address", 0):
+            cu = driver()
+            cu.cuCtxSetCurrent(self._gpu.context)
+            if self._registered:
+                cu.cuMemHostUnregister(address)
+            else:
+                cu.cuMemFreeHost(address)

@@ -1,0 +1,449 @@
+"""Communicators and windows as the host sees them: settings, memory, lifetimes, collective calls that do not meet."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import gin
+
+SHIFT = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void shift(gin::Comm comm, gin::Window dst, int value) {
+  gin::Context net(comm);
+  const uint64_t before = net.epoch(0);
+  net.put_value((net.rank() + 1) % net.size(), dst, 0, value, gin::signal_inc{0});
+  net.wait(gin::thread, 0, before + 1);
+}
+"""
+
+
+def env_rank():
+    return int(os.environ["GIN_RANK"])
+
+
+# -- opening -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("backend", ["nvshmem", "ibrc_proxy"]), ("route", ["native", "direct"]), ("signals", [64, 65]),
+        ("contexts", [1, 2]), ("counters", [4, 0]), ("barriers", [1, 2]), ("heap", ["1M", "2M"]),
+        ("max_message", [64, 128]), ("wire", ["shm", "null"]),
+    ],
+)  # fmt: skip
+def test_ranks_that_disagree_all_learn_of_whom_and_what(setting, values):
+    def rank_main():
+        with pytest.raises(gin.ConfigError) as caught:
+            gin.init(**{"backend": "ibrc_proxy", setting: values[env_rank() == 1]})
+        return str(caught.value)
+
+    for text in gin.spawn(3, rank_main, timeout=60):
+        assert "disagree" in text and f"{setting}: ranks 0, 2: " in text and "rank 1: " in text, text
+        assert text.count("argument") == 2
+
+
+def test_settings_that_may_differ_by_rank_do(world):
+    def body(comm):
+        dst = comm.window(4)
+        comm.compile(SHIFT, "shift").launch(dst, 5)
+        comm.synchronize()
+        assert dst.array("i4")[0] == 5
+
+    def rank_main(backend, route):
+        depth = 4 << env_rank()
+        with gin.init(backend=backend, route=route, ring_depth=depth, timeout=f"{20 + env_rank()}s", log="error") as comm:
+            body(comm)
+
+    gin.spawn(3, rank_main, world.backend, world.route, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "words"),
+    [
+        ({"backend": "nvsmem"}, gin.ConfigError, "backend.*nvsmem.*nvshmem, nccl_gin, ibrc_proxy.*did you mean nvshmem"),
+        ({"backend": "rccl"}, gin.ConfigError, "backend.*rccl.*nvshmem"),
+        ({"backend": 3}, gin.ConfigError, "backend.*3"),
+        ({"wire": "tcp"}, gin.ConfigError, "wire.*tcp.*shm"),
+        ({"platform": "sim"}, gin.UnsupportedError, "sim.*not in this version"),
+        ({"platform": "gpu"}, gin.ConfigError, "platform.*gpu.*host"),
+        ({"route": "fast"}, gin.ConfigError, "route.*fast.*direct, native"),
+        ({"nonsense": 1}, gin.ConfigError, "nonsense"),
+        ({"signals": 0}, gin.ConfigError, "signals.*1 to"),
+        ({"contexts": -1}, gin.ConfigError, "contexts.*1 to"),
+        ({"ring_depth": 6}, gin.ConfigError, "ring_depth.*power of two"),
+        ({"timeout": "soon"}, gin.ConfigError, "timeout.*soon.*500ms"),
+        ({"heap": "lots"}, gin.ConfigError, "heap.*lots.*64K"),
+        ({"require": "telepathy"}, gin.ConfigError, "telepathy.*quiet"),
+        ({"require": ["quiet", "register_memory"], "backend": "nvshmem"}, gin.UnsupportedError, "register_memory.*can"),
+        ({"require": "atomics", "backend": "nccl_gin"}, gin.UnsupportedError, "nccl_gin cannot do 'atomics'"),
+        ({"rank": 2, "size": 2}, gin.ConfigError, "rank"),
+        ({"rank": 0}, gin.ConfigError, "rank|size"),
+    ],
+)  # fmt: skip
+def test_what_init_does_not_know_or_cannot_do_is_refused_by_name(setting, error, words):
+    with pytest.raises(error, match=f"(?is){words}"):
+        gin.init(**setting)
+
+
+def test_every_requirement_is_met_or_refused_and_capabilities_say_so_before():
+    from gin import backends
+
+    for backend in backends.NAMES:
+        able = backends.capabilities(backend)
+        for name in able:
+            if able[name]:
+                with gin.init(backend=backend, rank=0, size=1, require=name, heap="1M") as comm:
+                    assert comm.capabilities[name] is True
+            else:
+                with pytest.raises(gin.UnsupportedError, match=f"{backend} cannot do '{name}'"):
+                    gin.init(backend=backend, rank=0, size=1, require=[name])
+        with pytest.raises(gin.ConfigError, match="telepathy"):
+            able["telepathy"]
+
+
+def test_import_takes_no_time_and_loads_neither_numpy_nor_the_extension():
+    code = (
+        "import sys, time; t = time.perf_counter(); import gin; t = time.perf_counter() - t\n"
+        "print(t, [m for m in ('numpy', 'gin._core', 'gin.comm') if m in sys.modules])"
+    )
+    seconds = []
+    for _ in range(5):
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        taken, _, modules = out.partition(" ")
+        assert modules.strip() == "[]"
+        seconds.append(float(taken))
+    assert min(seconds) < 0.3
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------------
+
+
+def test_windows_that_are_no_size_or_beyond_memory(world):
+    def body(comm):
+        for size in (-1, 1.5, "64", None, 1 << 48, 1 << 50, 1 << 64, -(1 << 70), b"8", float("nan")):
+            with pytest.raises(gin.ArgumentError, match=r"window\("):
+                comm.window(size)
+        window = comm.window(np.int64(8))
+        assert window.nbytes == 8
+        comm.barrier()
+        # More than there is, on all ranks; the numbers are told, and the communicator goes on.
+        with pytest.raises(gin.OutOfMemoryError) as caught:
+            comm.window(1 << 47)
+        text = str(caught.value)
+        assert str(1 << 47) in text or "128 TiB" in text or "131072" in text, text
+        if world_backend == "nvshmem":
+            assert "GIN_HEAP" in text and str(1 << 20) in text and "free" in text
+        assert comm.window(100).nbytes == 100
+        # On one rank only: the others are told.
+        if world_backend != "nvshmem":
+            wanted = gin.OutOfMemoryError if comm.rank == 1 else gin.RemoteError
+            with pytest.raises(wanted, match="allocate") as caught:
+                comm.window(1 << 47 if comm.rank == 1 else 64)
+            assert comm.rank == 1 or "rank 1" in str(caught.value)
+        again = comm.window(64)
+        comm.compile(source, "shift").launch(again, 3)
+        comm.synchronize()
+        assert again.array("i4")[0] == 3
+
+    world_backend, source = world.backend, SHIFT
+    world.run(2, body, heap="1M")
+
+
+def test_the_symmetric_heap_runs_out_with_numbers_and_comes_back():
+    def rank_main():
+        with gin.init(backend="nvshmem", heap="1M") as comm:
+            windows = []
+            with pytest.raises(gin.OutOfMemoryError) as caught:
+                while True:
+                    windows.append(comm.window(100_000 if comm.rank else 50))
+            text = str(caught.value)
+            assert "100000 bytes" in text and "of 1048576 bytes are free" in text and "GIN_HEAP" in text and "1MiB" in text
+            count = len(windows)
+            assert 5 < count < 11
+            windows[3].array()[:] = 255
+            windows[3].close()
+            if comm.rank == 1:
+                with pytest.raises(gin.Error, match="closed"):
+                    windows[3].array()
+            comm.barrier()
+            fresh = comm.window(100_000)
+            assert not fresh.array().any()  # zeroed again
+            windows.clear()
+            gc.collect()
+            del fresh
+            for _ in range(count):
+                windows.append(comm.window(100_000))
+
+    gin.spawn(2, rank_main, timeout=60)
+
+
+def test_memory_is_reused_only_when_every_rank_has_closed(world):
+    def body(comm):
+        dst, other = comm.window(64), None
+        kernel = comm.compile(source, "shift")
+        if comm.rank == 0:
+            address = dst.address
+            dst.close()
+            dst.close()  # again is nothing
+            other = comm.window(64)
+            assert other.address != address  # rank 1 still has it
+            comm.barrier()
+            comm.barrier()
+        else:
+            other = comm.window(64)
+            comm.barrier()
+            assert dst.array().size == 64
+            dst.close()
+            comm.barrier()
+        for _ in range(3):
+            kernel.launch(other, 8)
+            comm.synchronize()
+            assert other.array("i4")[0] == 8
+
+    source = SHIFT
+    world.run(2, body)
+
+
+def test_a_thousand_windows_opened_and_closed(world):
+    def body(comm):
+        from gin import _core
+
+        fds, segments = None, None
+        kernel = comm.compile(source, "shift")
+        for turn in range(1000):
+            window = comm.window(1000 + turn % 7)
+            if turn % 100 == 3:
+                kernel.launch(window, turn)
+                comm.synchronize()
+                assert window.array("u1")[4:].sum() == 0 and window.array("i4", 1)[0] == turn
+            if turn % 2:
+                window.close()
+            del window  # is as good
+            if turn == 10:
+                fds, segments = len(os.listdir("/proc/self/fd")), _core.live_segments()
+        assert len(os.listdir("/proc/self/fd")) <= fds + 2 and _core.live_segments() <= segments + 6
+
+    source = SHIFT
+    world.run(2, body, heap="1M")
+
+
+def test_arrays_outlive_windows_and_communicators(world):
+    def body(comm):
+        window = comm.window(64)
+        array = window.array("i4")
+        array[:] = 7
+        window.close()
+        del window
+        comm.barrier()
+        others = [comm.window(64) for _ in range(5)]
+        for other in others:
+            other.array()[:] = 255
+        assert (array == 7).all()  # what an array shows is nobody else's
+        kept.append(array)
+        kept.append(others[0].array()[8:16].view("i8"))
+
+    backend, route, kept = world.backend, world.route, []
+
+    def rank_main():
+        from gin import _core
+
+        with gin.init(backend=backend, route=route, heap="1M") as comm:
+            body(comm)
+        del comm
+        gc.collect()
+        array, part = kept
+        array[0] += 1
+        assert array.tolist() == [8] + [7] * 15 and part.tolist() == [-1]
+        del array, part
+        kept.clear()
+        gc.collect()
+        return _core.live_segments()
+
+    assert gin.spawn(2, rank_main, timeout=60) == [0, 0]
+
+
+def test_windows_as_arrays(world):
+    def body(comm):
+        window, empty = comm.window(48), comm.window(0)
+        assert not window.array().any() and window.array().dtype == np.uint8
+        window.array("i4")[:] = np.arange(12)
+        assert window.array("i4", (3, 4))[2].tolist() == [8, 9, 10, 11]
+        assert window.array(np.float64).shape == (6,) and window.array("c16", 2).shape == (2,)
+        assert window.array("i4", [2, 0]).size == 0 and empty.array("f8").size == 0
+        assert window.array().flags.writeable and window.array().ctypes.data == window.address
+        for dtype, shape in (("i4", 13), ("i4", (4, 4)), ("i4", -1), ("i4", (-1, -2)), ("V5", None), ("i8", (1 << 61, 8))):
+            with pytest.raises(gin.ArgumentError, match="48"):
+                window.array(dtype, shape)
+        shared = np.from_dlpack(window)
+        assert shared.ctypes.data == window.address and window.__dlpack_device__() == (1, 0)
+        shared[0] = 99
+        assert window.array()[0] == 99 and np.asarray(window)[0] == 99
+        window.close()
+        assert shared[0] == 99
+        for use in (window.array, lambda: window.address, window.__dlpack__, lambda: np.asarray(window)):
+            with pytest.raises((gin.Error, TypeError), match="closed"):
+                use()
+        assert "closed" in repr(window) and "rank" in repr(comm)
+
+    world.run(1, body)
+
+
+def test_registered_memory_is_where_it_was(world):
+    if world.backend == "nvshmem" or world.route == "direct":
+        pytest.skip("refused, see test_transfer")
+
+    def body(comm):
+        mine = np.zeros(100, np.int32)
+        window = comm.register(mine)
+        assert window.address == mine.ctypes.data and window.nbytes == 400
+        assert window.array("i4").ctypes.data == mine.ctypes.data
+        comm.compile(source, "shift").launch(window, 6)
+        comm.synchronize()
+        assert mine[0] == 6
+        comm.barrier()
+        kept = comm.register(np.arange(3.0))  # nobody else holds it
+        gc.collect()
+        assert kept.array("f8").tolist() == [0, 1, 2]
+        empty = comm.register(np.zeros(0))
+        assert empty.nbytes == 0
+        for wrong in ([1, 2], None, b"abc", np.arange(10)[::2], np.frombuffer(b"abcd", np.uint8), np.asfortranarray(np.eye(3)[:2])):
+            with pytest.raises(gin.ArgumentError, match="writable C-contiguous"):
+                comm.register(wrong)
+        window.close()
+        assert comm.register(mine).nbytes == 400  # again
+
+    source = SHIFT
+    world.run(2, body)
+
+
+def test_a_window_collected_while_another_rank_is_in_a_barrier(world):
+    def body(comm):
+        window, cycle = comm.window(4096), []
+        cycle.append((cycle, window))
+        if comm.rank == 1:
+            time.sleep(0.3)
+            del window, cycle
+            gc.collect()  # must not wait for rank 0, which is not there
+            time.sleep(0.1)
+        comm.barrier()
+        assert comm.window(64).nbytes == 64
+
+    world.run(2, body)
+
+
+# -- more than one, and what follows ------------------------------------------------------------------------------------
+
+
+def test_two_communicators_of_different_backends_at_once():
+    def rank_main():
+        with gin.init(backend="nvshmem", heap="1M", route="native") as one, gin.init(backend="ibrc_proxy") as two:
+            first, second = one.window(4), two.window(4)
+            left, right = one.compile(SHIFT, "shift"), two.compile(SHIFT, "shift")
+            for turn in range(20):
+                left.launch(first, turn)
+                right.launch(second, -turn)
+            two.synchronize()
+            one.synchronize()
+            assert first.array("i4")[0] == 19 and second.array("i4")[0] == -19
+            two.close()
+            with pytest.raises(gin.Error, match="closed"):
+                two.window(8)
+            left.launch(first, 77)
+            one.synchronize()
+            assert first.array("i4")[0] == 77
+
+    gin.spawn(3, rank_main, timeout=60)
+
+
+def test_another_communicator_after_close_and_after_a_failure(world):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        for turn in range(4):
+            failing = turn == 1
+            comm = gin.init(backend=backend, route=route, heap="1M", timeout="200ms" if failing else "20s")
+            window = comm.window(4)
+            if failing:
+                bad = comm.compile(SHIFT.replace("before + 1", "before + 2"), "shift")
+                with pytest.raises(gin.Error):
+                    bad.launch(window, 1)
+                    comm.synchronize()
+            else:
+                comm.compile(SHIFT, "shift").launch(window, turn)
+                comm.synchronize()
+                assert window.array("i4")[0] == turn
+            comm.close()
+            for use in (comm.barrier, lambda: comm.window(4), comm.synchronize, lambda: comm.compile(SHIFT, "shift")):
+                with pytest.raises(gin.Error):
+                    use()
+        # A part of the job on its own, then all again with another size of everything.
+        with gin.init(backend=backend, route=route, heap="1M", rank=0, size=1) as alone:
+            assert alone.size == 1
+        with gin.init(backend=backend, route=route, heap="2M", contexts=1, signals=1) as comm:
+            window = comm.window(4)
+            comm.compile(SHIFT, "shift").launch(window, 3)
+            comm.synchronize()
+            assert window.array("i4")[0] == 3 and comm.size == 2
+
+    gin.spawn(2, rank_main, timeout=60)
+
+
+@pytest.mark.parametrize("first", ["window", "register", "barrier"])
+def test_collective_calls_that_do_not_meet_name_both(first):
+    def rank_main():
+        with gin.init(backend="ibrc_proxy", connect_timeout="20s") as comm:
+            calls = {
+                "window": lambda: comm.window(64), "register": lambda: comm.register(np.zeros(8)), "barrier": comm.barrier,
+            }  # fmt: skip
+            other = "barrier" if first != "barrier" else "window"
+            with pytest.raises(gin.Error) as caught:
+                calls[first if comm.rank == 0 else other]()
+            return str(caught.value)
+
+    texts = gin.spawn(2, rank_main, timeout=60)
+    assert all(first in text and "rank 0" in text and "rank 1" in text for text in texts), texts
+    other = "barrier" if first != "barrier" else "window"
+    assert all(other in text for text in texts), texts
+
+
+def test_a_rank_that_does_not_come_to_a_collective_call_is_named():
+    def rank_main():
+        with gin.init(backend="ibrc_proxy", connect_timeout="500ms" if env_rank() == 0 else "20s") as comm:
+            if comm.rank == 1:
+                time.sleep(1.5)
+                return ""
+            with pytest.raises(gin.Error) as caught:
+                comm.window(64)
+            return str(caught.value)
+
+    texts = gin.spawn(3, rank_main, timeout=60)
+    assert "rank 1" in texts[0] and "window" in texts[0] and "rank 1" in texts[2]
+
+
+def test_a_rank_that_closes_while_another_waits_for_it_is_named(world):
+    def body(comm):
+        if comm.rank == 1:
+            return ""
+        kernel = comm.compile(source, "shift")
+        with pytest.raises(gin.Error) as caught:
+            kernel.launch(comm_windows[0], 1)
+            comm.synchronize()
+        return str(caught.value)
+
+    backend, route, source, comm_windows = world.backend, world.route, SHIFT, []
+
+    def rank_main():
+        with gin.init(backend=backend, route=route, timeout="700ms") as comm:
+            comm_windows.append(comm.window(4))
+            return body(comm)
+
+    text = gin.spawn(2, rank_main, timeout=60)[0]
+    assert "rank 1" in text and ("closed" in text or "left" in text)

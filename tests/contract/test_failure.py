@@ -1,0 +1,421 @@
+"""How waits end that are not satisfied, what every rank is told, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+
+import pytest
+
+import gin
+
+WAIT = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void wait_for(gin::Comm comm, uint32_t id, uint64_t least) {
+  gin::Context(comm, 1).wait(gin::block, id, least);
+}
+extern "C" __global__ void send(gin::Comm comm, int peer, uint32_t id) {
+  gin::Context(comm, 1).signal(peer, gin::signal_inc{id});
+}
+extern "C" __global__ void meet(gin::Comm comm) { gin::Context(comm).barrier(gin::warp); }
+"""
+
+
+def raised(call):
+    """(exception, seconds that the call took)."""
+    start = time.monotonic()
+    try:
+        call()
+    except gin.Error as error:
+        return error, time.monotonic() - start
+    raise AssertionError("no error was raised")
+
+
+class Witnesses:
+    """What ranks say of themselves, for when gin.spawn has no results because one of them was killed."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def say(self, rank, **facts):
+        with open(os.path.join(self.folder, f"{rank}.part"), "w") as file:
+            json.dump({"pid": os.getpid(), "time": time.monotonic()} | facts, file)
+        os.replace(file.name, os.path.join(self.folder, f"{rank}.json"))
+
+    def heard(self):
+        found = {}
+        for name in os.listdir(self.folder):
+            if name.endswith(".json"):
+                with open(os.path.join(self.folder, name)) as file:
+                    found[int(name[:-5])] = json.load(file)
+        return found
+
+
+def left_behind():
+    """Names that a communicator could leave in the file system."""
+    shared = {name for name in os.listdir("/dev/shm")}
+    return shared, {name for name in os.listdir(tempfile.gettempdir()) if name.startswith((".compile-", "gin"))}
+
+
+@pytest.fixture
+def clean(nothing_left):
+    """Fails when a test leaves threads, descriptors, shared memory or temporary files."""
+    before = left_behind()
+    yield
+    after = left_behind()
+    # Other jobs of this machine may come and go; nothing of ours may stay.
+    assert not {name for name in after[0] - before[0] if "gin" in name}
+    assert after[1] <= before[1]
+
+
+def gone(pid):
+    """Whether a process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_missing_signal_ends_in_a_story_on_every_rank(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        comm = gin.init(backend=backend, route=route, timeout="20s" if os.environ["GIN_RANK"] != "1" else "400ms")
+        wait_for, send = comm.compile(WAIT, "wait_for"), comm.compile(WAIT, "send")
+        comm.barrier()
+        if comm.rank == 0:
+            send.launch(1, 7)
+        wait_for.launch(7, 2, block=64)
+        error, seconds = raised(comm.synchronize)
+        # From now on the same comes at once from everything.
+        later = [
+            lambda: wait_for.launch(7, 1), comm.synchronize, comm.barrier, lambda: comm.window(8),
+            lambda: send.launch(0, 0),
+        ]  # fmt: skip
+        again = [raised(call) for call in later]
+        assert all(type(e) is type(error) and str(e) == str(error) and s < 1 for e, s in again), again
+        start = time.monotonic()
+        comm.close()
+        return type(error).__name__, str(error), error.record, seconds, time.monotonic() - start
+
+    results = gin.spawn(3, rank_main, timeout=60)
+    name, text, record, seconds, closing = results[1]
+    assert name == "TimeoutError" and 0.4 <= seconds < 10 and closing < 5
+    wanted = {"rank": 1, "operation": "wait", "context": 1, "id": 7, "expected": 2, "seen": 1}
+    assert {key: record[key] for key in wanted} == wanted
+    assert "rank 1: wait on signal 7" in text and "expected at least 2, seen 1" in text and "0.4s" in text
+    assert "GIN_TIMEOUT" in text and "wait_for" in text
+    assert "thread 0 waiting in wait on signal 7 to reach 2" in text and "threads 1-63 at __syncthreads" in text
+    for rank in (0, 2):
+        name, text, record, seconds, closing = results[rank]
+        assert name == "RemoteError" and text.startswith("rank 1 failed") and record["peer"] == 1
+        assert "wait on signal 7" in text  # the reason travels
+        assert seconds < 10 and closing < 5
+
+
+@pytest.mark.parametrize("timeout", ["0", "60s"])
+def test_a_rank_killed_in_the_middle_of_a_wait_ends_the_waits_of_the_others(world, clean, tmp_path, timeout):
+    backend, route, witnesses = world.backend, world.route, Witnesses(tmp_path)
+
+    def rank_main():
+        comm = gin.init(backend=backend, route=route, timeout=timeout)
+        what = comm.compile(WAIT, "meet" if comm.rank == 0 else "wait_for")
+        what.launch(*(() if comm.rank == 0 else (5, 1)), block=32)
+        comm.barrier()
+        if comm.rank == 2:
+            time.sleep(0.5)  # in the middle of its kernel's wait, and of the others'
+            witnesses.say(2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        error, _ = raised(comm.synchronize)
+        heard = time.monotonic()
+        again, seconds = raised(lambda: what.launch(*(() if comm.rank == 0 else (5, 1))))
+        comm.close()
+        witnesses.say(
+            comm.rank, error=type(error).__name__, text=str(error), heard=heard, closed=time.monotonic(),
+            same=str(again) == str(error) and seconds < 1,
+        )  # fmt: skip
+
+    with pytest.raises(gin.RemoteError, match="rank 2 of 3 was killed by SIGKILL"):
+        gin.spawn(3, rank_main, timeout=50)
+    heard = witnesses.heard()
+    assert set(heard) == {0, 1, 2}, heard
+    for rank in (0, 1):
+        found = heard[rank]
+        assert found["error"] == "RemoteError" and found["text"].startswith("rank 2 failed"), found
+        assert found["heard"] - heard[2]["time"] < 5 and found["closed"] - found["heard"] < 5 and found["same"]
+    assert all(gone(found["pid"]) for found in heard.values())
+
+
+def test_a_rank_that_raises_between_launches_is_named_to_the_others(world, clean):
+    def body(comm):
+        comm.compile(WAIT, "meet").launch()
+        comm.synchronize()
+        if comm.rank == 1:
+            raise LookupError("the user's own mistake")
+        kernel = comm.compile(WAIT, "wait_for")
+        error, seconds = raised(lambda: (kernel.launch(0, 1), comm.synchronize()))
+        assert isinstance(error, gin.RemoteError) and seconds < 10
+        assert "rank 1" in str(error) and "the user's own mistake" in str(error)
+        raise error
+
+    with pytest.raises(LookupError, match="the user's own mistake") as caught:
+        world.run(3, body)
+    notes = " ".join(caught.value.__notes__)
+    assert "rank 0 of 3 also failed: RemoteError" in notes and "rank 2 of 3 also failed: RemoteError" in notes
+
+
+RANGE = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void wrong(gin::Comm comm, gin::Window dst, gin::Window src, int kind) {
+  gin::Context net(comm), strange(comm, comm.contexts);
+  const uint32_t size = net.size(), peer = 1;
+  const uint64_t huge = ~uint64_t(0) - 7;
+  gin::Ticket ticket{};
+  switch (kind) {
+    case 0: return net.put(gin::block, size, dst, 0, src, 0, 8);
+    case 1: return net.put(gin::block, peer, dst, 57, src, 0, 8);  // 64 bytes there
+    case 2: return net.put(gin::block, peer, dst, 0, src, 121, 8);  // 128 bytes here
+    case 3: return net.put(gin::block, peer, dst, huge, src, 0, 16);
+    case 4: return net.put(gin::block, peer, dst, 8, src, 0, huge);
+    case 5: return net.put(gin::block, peer, dst, 0, src, 0, 8, gin::signal_inc{comm.signals});
+    case 6: return net.put(gin::block, peer, dst, 0, src, 0, 8, gin::none, gin::counter_inc{comm.counters});
+    case 7: return strange.put(gin::block, peer, dst, 0, src, 0, 8);
+    case 8: return net.put_value(peer, dst, 60, uint64_t(-1));
+    case 9: return net.put_value(size, dst, 0, 1);
+    case 10: return net.put_value(peer, dst, 0, 1, gin::ordered(gin::signal_add{comm.signals, 2}));
+    case 11: return net.get(gin::block, peer, dst, 60, src, 0, 8);
+    case 12: return net.get(gin::block, peer, dst, 0, src, 124, 8);
+    case 13: return net.signal(size, gin::signal_inc{0});
+    case 14: return net.signal(peer, gin::signal_inc{comm.signals});
+    case 15: return strange.signal(peer, gin::signal_inc{0});
+    case 16: net.wait(gin::block, comm.signals, 0); return;
+    case 17: net.read(comm.signals); return;
+    case 18: net.reset(comm.signals); return;
+    case 19: net.epoch(comm.signals); return;
+    case 20: net.wait_counter(gin::block, comm.counters, 0); return;
+    case 21: net.read_counter(comm.counters); return;
+    case 22: net.barrier(gin::block, {}, comm.barriers); return;
+    case 23: net.barrier(gin::block, gin::Team{1, 1, 1}); return;  // not a member
+    case 24: net.barrier(gin::block, gin::Team{0, 1, 3}); return;  // more than there are
+    case 25: strange.barrier(gin::block); return;
+    case 26: return net.iput(gin::block, peer, dst, 0, 16, src, 0, 16, 8, 5);  // the fifth is outside
+    case 27: strange.wait(gin::block, 0, 0); return;
+    case 28: strange.flush(gin::block); return;
+    case 29: strange.fence(gin::block); return;
+    case 30: strange.quiet(gin::block); return;
+    case 31: ticket = net.flush_async(size); return;
+    case 32: net.peer_pointer(dst, 0, size); return;
+    case 33: net.reset_counter(comm.counters); return;
+  }
+}
+"""
+ATOMIC = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void wrong(gin::Comm comm, gin::Window dst, gin::Window src, int kind) {
+  gin::Context net(comm);
+  if (kind == 0) net.atomic_fetch_add(1, dst, 64, 1);
+  if (kind == 1) net.atomic_fetch_add(net.size(), dst, 0, 1);
+  if (kind == 2) net.atomic_swap(1, dst, 4, uint64_t(1));  // not aligned
+}
+"""
+FITS = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void right(gin::Comm comm, gin::Window dst, gin::Window src) {
+  gin::Context net(comm, comm.contexts - 1);
+  const uint32_t last = comm.signals - 1;
+  net.put(gin::block, 1, dst, 56, src, 120, 8, gin::signal_inc{last}, gin::counter_inc{comm.counters - 1});
+  net.put(gin::block, 1, dst, 64, src, 128, 0, gin::signal_inc{last});
+  net.wait_counter(gin::block, comm.counters - 1, 1);
+  net.barrier(gin::block, gin::Team{0, 1, 2}, comm.barriers - 1);
+  if (net.rank() == 1) net.wait(gin::block, last, 4);
+}
+"""
+NAMES = {
+    "put": [0, 1, 2, 3, 4, 5, 6, 7, 26], "put_value": [8, 9, 10], "get": [11, 12], "signal": [13, 14, 15],
+    "wait": [16, 17, 18, 19, 27], "wait_counter": [20, 21, 33], "barrier": [22, 23, 24, 25], "flush": [28, 31],
+    "fence": [29], "quiet": [30], "none": [32],
+}  # fmt: skip
+WRITTEN_BEFORE = {26}  # earlier elements were in range
+
+
+def test_what_is_out_of_range_is_refused_recorded_and_not_done(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        has_atomics = gin.init(backend=backend, route=route, rank=0, size=1).capabilities["atomics"]
+        cases = [(RANGE, kind, operation) for operation, kinds in NAMES.items() for kind in kinds]
+        cases += [(ATOMIC, kind, "atomic") for kind in range(3) if has_atomics]
+        for source, kind, operation in cases:
+            with gin.init(backend=backend, route=route, check=True, timeout="10s", heap="1M") as comm:
+                dst, src = comm.window(128 - 64 * comm.rank), comm.window(128)
+                assert dst.sizes == (128, 64)
+                src.array()[:] = 9
+                comm.barrier()
+                if comm.rank == 0:
+                    comm.compile(source, "wrong").launch(dst, src, kind, block=32)
+                    error, seconds = raised(comm.synchronize)
+                    assert isinstance(error, IndexError) and isinstance(error, gin.ArgumentError), (kind, error)
+                    assert seconds < 5 and "out of range" in str(error) and error.record["rank"] == 0, (kind, error)
+                    assert error.record["operation"] == operation, (kind, error.record)
+                    assert (src.array() == 9).all()
+                else:
+                    error = None
+                    while error is None:
+                        try:
+                            comm.barrier()
+                        except gin.RemoteError as caught:
+                            error = caught
+                    assert "rank 0" in str(error) and "out of range" in str(error)
+                if kind not in WRITTEN_BEFORE or source is ATOMIC:
+                    assert not dst.array().any(), kind
+        with gin.init(backend=backend, route=route, check=True, timeout="10s", heap="1M") as comm:
+            dst, src = comm.window(128 - 64 * comm.rank), comm.window(128)
+            src.array()[:] = 9
+            comm.compile(FITS, "right").launch(dst, src, block=32)
+            comm.synchronize()
+            assert (dst.array() != 0).sum() == 8 * comm.rank
+
+    gin.spawn(2, rank_main, timeout=100)
+
+
+def census():
+    """What this process has: descriptors, threads, segments."""
+    from gin import _core
+
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/proc/self/task")), (
+        _core.live_segments()
+    )
+
+
+def settled_census(expected):
+    deadline = time.monotonic() + 5
+    while (found := census()) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def test_thirty_communicators_leave_nothing_in_the_process(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        before = None
+        for turn in range(31):
+            comm = gin.init(backend=backend, route=route, heap="1M")
+            window = comm.window(1000 + comm.rank)
+            comm.compile(WAIT, "meet").launch()
+            comm.synchronize()
+            assert window.array().size == 1000 + comm.rank
+            comm.close()
+            del comm, window
+            if turn == 0:
+                before = census()
+                assert before[3] == 0
+        assert settled_census(before) == before
+        return before
+
+    gin.spawn(2, rank_main, timeout=60)
+
+
+def test_failed_communicators_leave_nothing_in_the_process_either(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        before = None
+        for turn in range(6):
+            comm = gin.init(backend=backend, route=route, heap="1M", timeout="100ms" if turn % 2 else "20s")
+            window = comm.window(4096)
+            if turn == 0:
+                comm.compile(WAIT, "meet").launch()
+                comm.synchronize()
+            elif turn % 2 == 1:
+                comm.compile(WAIT, "wait_for").launch(3, 1, grid=3, block=96)
+                raised(comm.synchronize)
+            elif comm.rank == 0:
+                kernel = comm.compile(WAIT, "wait_for")
+                raised(lambda: (kernel.launch(3, 1), comm.synchronize()))  # noqa: B023
+                del kernel
+            else:
+                comm.compile(WAIT, "wait_for").launch(3, 1)
+                comm.__exit__(LookupError, LookupError("gives up"), None)
+            assert window.array().size == 4096
+            comm.close()
+            comm.close()  # again is nothing
+            del comm, window
+            if turn == 0:
+                before = census()
+        assert settled_census(before) == before
+        return before[3]
+
+    assert gin.spawn(2, rank_main, timeout=60) == [0, 0]
+
+
+STEPS = {
+    "agreement": "gin.comm.check_agreement",
+    "platform": "gin.comm.open_platform",
+    "backend": "gin.comm.backends.load",
+    "segment": "gin._core.Segment",
+    "region": "gin._core.Fabric",
+    "pod": "gin.comm.Comm._require_route",
+}
+
+
+def test_an_init_that_fails_at_any_step_is_undone_and_told(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        from unittest import mock
+
+        from gin import _core
+
+        def broken(*_args, **_kwargs):
+            raise gin.OutOfMemoryError("made up for the test")
+
+        gin.init(backend=backend, route=route, heap="1M").close()
+        before = census()
+        steps = [*STEPS.values(), "gin._core.Proxy" if backend == "ibrc_proxy" else "gin._core.Fabric"]
+        for step in steps:
+            if os.environ["GIN_RANK"] == "1":
+                with mock.patch(step, broken):
+                    error, seconds = raised(lambda: gin.init(backend=backend, route=route, heap="1M"))
+                assert isinstance(error, gin.OutOfMemoryError) and "made up" in str(error), (step, error)
+            else:
+                error, seconds = raised(lambda: gin.init(backend=backend, route=route, heap="1M"))
+                assert isinstance(error, gin.RemoteError) and "rank 1" in str(error), (step, error)
+                assert "made up for the test" in str(error), (step, error)
+            assert seconds < 10
+            del error
+            assert settled_census(before) == before, step
+        with gin.init(backend=backend, route=route, heap="1M") as comm:
+            comm.compile(WAIT, "meet").launch()
+            comm.synchronize()
+        return _core.live_segments()
+
+    gin.spawn(2, rank_main, timeout=90)
+
+
+def test_a_process_ends_though_its_communicator_was_not_closed(world, clean):
+    backend, route = world.backend, world.route
+
+    def rank_main(waiting):
+        comm = gin.init(backend=backend, route=route, timeout="60s")
+        comm.window(64)
+        comm.compile(WAIT, "meet").launch()
+        comm.synchronize()
+        if waiting:
+            comm.compile(WAIT, "wait_for").launch(1, 1, block=64)
+        globals()["kept"] = comm
+        comm.barrier()
+        return os.getpid()
+
+    for waiting in (False, True):
+        start = time.monotonic()
+        pids = gin.spawn(2, rank_main, waiting, timeout=60)
+        assert time.monotonic() - start < 12
+        assert all(gone(pid) for pid in pids)
