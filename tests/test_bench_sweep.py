@@ -21,8 +21,18 @@ class Window:
     def __init__(self, nbytes: int) -> None:
         self.memory = np.zeros(nbytes, np.uint8)
 
+    @property
+    def nbytes(self) -> int:
+        return self.memory.size
+
     def array(self, dtype: str) -> Any:
         return self.memory.view(dtype)
+
+    def write(self, values: Any, offset: int = 0) -> None:
+        self.memory[offset : offset + values.nbytes] = values
+
+    def read(self, dtype: str, count: int | None = None, offset: int = 0) -> Any:
+        return np.frombuffer(self.memory[offset:].tobytes(), dtype, -1 if count is None else count)
 
 
 class Comm:

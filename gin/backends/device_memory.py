@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +17,7 @@ from gin.errors import ConfigError, TimeoutError
 from gin.platforms.cuda import CudaPlatform
 from gin.platforms.cuda_memory import DeviceMemory
 
-__all__ = ["CudaBackend", "loaded_library", "within"]
+__all__ = ["CudaBackend", "loaded_library", "preload", "within"]
 
 T = TypeVar("T")
 
@@ -71,6 +74,20 @@ def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[],
             f"{what} took more than {seconds:g} s; has another rank ended? GIN_CONNECT_TIMEOUT allows more"
         )
     return answer[0]
+
+
+def preload(package: str, soname: str) -> None:
+    """Loads a library from where the user points LD_LIBRARY_PATH, or else from the first nvidia-* package on Python's path:
+    bindings that look for it then find this one, and not an older one of the system."""
+    places = [Path(place) for place in os.environ.get("LD_LIBRARY_PATH", "").split(":") if place]
+    with contextlib.suppress(ImportError):
+        import nvidia
+
+        places += [Path(place, package, "lib") for place in nvidia.__path__]
+    for place in places:
+        if (place / soname).is_file():
+            ctypes.CDLL(str(place / soname), mode=ctypes.RTLD_GLOBAL)
+            return
 
 
 def loaded_library(name: str) -> Path:

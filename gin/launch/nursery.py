@@ -42,7 +42,7 @@ class Nursery:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         with theirs:
-            command = [sys.executable, *flags, "-m", "gin.launch.zygote", str(theirs.fileno()), str(os.getpid())]
+            command = [sys.executable, "-P", *flags, "-m", "gin.launch.zygote", str(theirs.fileno()), str(os.getpid())]
             try:
                 with contextlib.ExitStack() as opened:
                     self._process = subprocess.Popen(

@@ -171,7 +171,7 @@ def _explain(entry: str, unit: str, message: str) -> str:
 
 def _find_symbol(image: bytes, entry: str) -> str:
     """The name that a kernel has in an ELF image: of the kernels there, the one that `entry` can be."""
-    kernels = {name.decode() for name in re.findall(rb"\.nv\.constant0\.([\w$]+)\0", image)}
+    kernels: set[str] = {name.decode() for name in re.findall(rb"\.nv\.constant0\.([\w$]+)\0", image)}
     if entry in kernels:
         return entry
     plain = re.sub(r"<.*", "", entry).split("::")[-1].strip()

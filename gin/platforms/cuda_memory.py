@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import sys
 from typing import Any
 
 from gin.config import format_size
 from gin.errors import ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
 
-__all__ = ["DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library"]
+__all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library"]
 
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
@@ -64,6 +65,7 @@ class Gpu:
 
     def __init__(self, ordinal: int) -> None:
         cu = driver()
+        self._cu = cu
         self.ordinal = ordinal
         self.handle = check(cu.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
         self.context = check(cu.cuDevicePrimaryCtxRetain(self.handle), f"opening a context on GPU {ordinal}")
@@ -85,6 +87,13 @@ class Gpu:
     def enter(self) -> None:
         """Makes the GPU the calling thread's."""
         check(driver().cuCtxSetCurrent(self.context), "entering the GPU's context")
+
+    def for_finaliser(self) -> Any:
+        """The driver, with this GPU the thread's, or None when Python ends: the process's end gives everything back."""
+        if sys.is_finalizing():
+            return None
+        self._cu.cuCtxSetCurrent(self.context)
+        return self._cu
 
     def stream(self) -> Any:
         """A new stream that waits for no other."""
@@ -138,6 +147,7 @@ class DeviceMemory:
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         cu = driver()
         gpu.enter()
+        self._gpu = gpu
         self.nbytes = nbytes
         try:
             self.address = int(check(cu.cuMemAlloc(max(nbytes, 1)), "allocating GPU memory"))
@@ -147,7 +157,6 @@ class DeviceMemory:
                 f"GPU {gpu.ordinal} ({gpu.name}) cannot give {nbytes} bytes: {format_size(int(free))} of "
                 f"{format_size(int(total))} are free; ask for less, close windows, or free what else uses the GPU"
             ) from None
-        self._gpu = gpu
         gpu.fill(self.address, nbytes)
 
     def export(self) -> dict[str, Any]:
@@ -159,9 +168,7 @@ class DeviceMemory:
         return {"handle": bytes(handle.reserved).hex(), "offset": self.address - base}
 
     def __del__(self) -> None:
-        if address := getattr(self, "address", 0):
-            cu = driver()
-            cu.cuCtxSetCurrent(self._gpu.context)
+        if (address := getattr(self, "address", 0)) and (cu := self._gpu.for_finaliser()):
             cu.cuMemFree(address)
 
 
@@ -178,9 +185,7 @@ class PeerMemory:
         self.address = self._base + int(exported["offset"])
 
     def __del__(self) -> None:
-        if base := getattr(self, "_base", 0):
-            cu = driver()
-            cu.cuCtxSetCurrent(self._gpu.context)
+        if (base := getattr(self, "_base", 0)) and (cu := self._gpu.for_finaliser()):
             cu.cuIpcCloseMemHandle(base)
 
 
@@ -208,9 +213,7 @@ class PinnedMemory:
             )
 
     def __del__(self) -> None:
-        if address := getattr(self, "address", 0):
-            cu = driver()
-            cu.cuCtxSetCurrent(self._gpu.context)
+        if (address := getattr(self, "address", 0)) and (cu := self._gpu.for_finaliser()):
             if self._registered:
                 cu.cuMemHostUnregister(address)
             else:

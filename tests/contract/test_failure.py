@@ -56,21 +56,17 @@ class Witnesses:
         return found
 
 
-def left_behind():
-    """Names that a communicator could leave in the file system."""
-    shared = {name for name in os.listdir("/dev/shm")}
-    return shared, {name for name in os.listdir(tempfile.gettempdir()) if name.startswith((".compile-", "gin"))}
-
-
 @pytest.fixture
-def clean(nothing_left):
+def clean(nothing_left, monkeypatch, tmp_path_factory):
     """Fails when a test leaves threads, descriptors, shared memory or temporary files."""
-    before = left_behind()
+    scratch = tmp_path_factory.mktemp("scratch")
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    shared = set(os.listdir("/dev/shm"))
     yield
-    after = left_behind()
+    assert not os.listdir(scratch)
     # Other jobs of this machine may come and go; nothing of ours may stay.
-    assert not {name for name in after[0] - before[0] if "gin" in name}
-    assert after[1] <= before[1]
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared if "gin" in name}
 
 
 def gone(pid):

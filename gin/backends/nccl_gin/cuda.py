@@ -11,10 +11,10 @@ import os
 from typing import Any
 
 from gin.backends.base import Job, Region
-from gin.backends.device_memory import CudaBackend, loaded_library, within
+from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
 from gin.errors import ArgumentError, ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
-from gin.platforms.cuda_memory import DeviceMemory, library
+from gin.platforms.cuda_memory import EXTRA, DeviceMemory, library
 
 GRANULE = 4096  # bytes; what NCCL aligns windows to
 STRICT = 2  # NCCL_WIN_STRICT_ORDERING
@@ -32,10 +32,12 @@ class Backend(CudaBackend):
 
     def open(self) -> None:
         job, config = self.job, self.job.config
+        preload("nccl", "libnccl.so.2")
         self._nccl = library("nccl.core")
         self._bindings = library("nccl.bindings.nccl")
         if config.share_gpu:
             os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        job.exchange.agree("nccl version", self._check_version)
         uid = job.exchange.gather("nccl id", self._make_id)[0]
         job.exchange.agree("nccl start", lambda: self._start(bytes.fromhex(uid)))
         self._gin = bool(int(self._comm.gin_type))
@@ -72,6 +74,14 @@ class Backend(CudaBackend):
             within(timeout, "nccl end", comm.abort if self.failed else comm.destroy, self.platform.gpu.enter)
         except TimeoutError:
             return
+
+    def _check_version(self) -> None:
+        loaded, needed = int(self._bindings.get_version()), int(self._bindings.DevCommRequirements().version)
+        if loaded < needed:
+            raise ConfigError(
+                f"NCCL {loaded} is loaded from {loaded_library('libnccl.so')}, and nccl4py needs {needed} at least; "
+                f"{EXTRA}, and let LD_LIBRARY_PATH not lead to an older one"
+            )
 
     def _make_id(self) -> str:
         return bytes(self._nccl.get_unique_id().as_bytes).hex() if self.job.rank == 0 else ""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gin.backends.base import Job, Region
-from gin.backends.device_memory import CudaBackend, loaded_library, within
+from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
 from gin.backends.nvshmem.heap import Heap
 from gin.config import format_size, parse_size
 from gin.errors import ConfigError, OutOfMemoryError, UnsupportedError
@@ -34,6 +34,7 @@ class Backend(CudaBackend):
 
     def open(self) -> None:
         job, config = self.job, self.job.config
+        preload("nvshmem", "libnvshmem_host.so.3")
         self._nvshmem = library("nvshmem.core")
         self._bindings = library("nvshmem.bindings")
         self._set_heap_size()

@@ -1,7 +1,7 @@
 """Speed on GPUs that `gin bench` does not show: gin's small operations beside what the hardware and the libraries do bare.
 
-    gin run -n 2 benchmarks/cuda.py pingpong [FILE.json]     round trips of 8 bytes, microseconds
-    gin run -n 1 benchmarks/cuda.py ring [FILE.json]         descriptors through the proxy's rings, to the null wire
+    gin run -n 2 benchmarks/gpu.py pingpong [FILE.json]     round trips of 8 bytes, microseconds
+    gin run -n 1 benchmarks/gpu.py ring [FILE.json]         descriptors through the proxy's rings, to the null wire
 
 Each line is the median of several launches; a launch's time is divided by its round trips or operations.
 """
