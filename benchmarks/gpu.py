@@ -1,4 +1,4 @@
-"""Speed on GPUs that `gin bench` does not show: gin's small operations beside what the hardware and the libraries do bare.
+"""Speed on GPUs beside what the hardware and the libraries do bare.
 
     gin run -n 2 benchmarks/gpu.py pingpong [FILE.json]     round trips of 8 bytes, microseconds
     gin run -n 1 benchmarks/gpu.py ring [FILE.json]         descriptors through the proxy's rings, to the null wire
@@ -36,7 +36,8 @@ __device__ void keep(const gin::Window& out, uint64_t start) {
 PINGPONG = (
     COMMON
     + r"""
-extern "C" __global__ void bare(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns, uint64_t base) {
+extern "C" __global__ void bare(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns,
+                                uint64_t base) {
   gin::Context net(comm);
   volatile uint64_t* mine = static_cast<uint64_t*>(flags.local(0));
   volatile uint64_t* theirs = static_cast<uint64_t*>(net.peer_pointer(flags, 0, 1 - net.rank()));
@@ -52,7 +53,26 @@ extern "C" __global__ void bare(gin::Comm comm, gin::Window flags, gin::Window o
 """,
     COMMON
     + r"""
-extern "C" __global__ void gin_put(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns, uint64_t base) {
+extern "C" __global__ void bare_release(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns,
+                                        uint64_t base) {
+  gin::Context net(comm);
+  uint64_t* mine = static_cast<uint64_t*>(flags.local(0));
+  uint64_t* theirs = static_cast<uint64_t*>(net.peer_pointer(flags, 0, 1 - net.rank()));
+  net.barrier(gin::thread);
+  const uint64_t start = clock_ns();
+  for (uint64_t turn = base + 1; turn <= base + turns; ++turn) {
+    if (net.rank() == 1) while (gin::impl::load_acquire(mine) < turn) {}
+    theirs[8] = turn;
+    cuda::atomic_ref<uint64_t, cuda::thread_scope_system>(*theirs).store(turn, cuda::memory_order_release);
+    if (net.rank() == 0) while (gin::impl::load_acquire(mine) < turn) {}
+  }
+  keep(out, start);
+}
+""",
+    COMMON
+    + r"""
+extern "C" __global__ void gin_put(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns,
+                                   uint64_t base) {
   gin::Context net(comm);
   net.barrier(gin::block);
   const uint64_t before = net.epoch(0), start = clock_ns();
@@ -66,7 +86,8 @@ extern "C" __global__ void gin_put(gin::Comm comm, gin::Window flags, gin::Windo
 """,
     COMMON
     + r"""
-extern "C" __global__ void gin_value(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns, uint64_t base) {
+extern "C" __global__ void gin_value(gin::Comm comm, gin::Window flags, gin::Window out, uint64_t turns,
+                                     uint64_t base) {
   gin::Context net(comm);
   net.barrier(gin::thread);
   const uint64_t before = net.epoch(0), start = clock_ns();
@@ -164,12 +185,13 @@ def pingpong(path: str | None) -> None:
     results: dict[str, Any] = {}
     with gin.init(platform="cuda") as comm:
         flags, out = comm.window(4096), comm.window(64)
-        cases = [(source, name, 1) for source, name in zip(PINGPONG, ["bare", "gin_put", "gin_value"], strict=True)]
-        cases.append((PINGPONG[1], "gin_put", 32))
+        names = ["bare", "bare_release", "gin_put", "gin_value"]
+        cases = [(source, name, 1) for source, name in zip(PINGPONG, names, strict=True)]
+        cases.append((PINGPONG[2], "gin_put", 32))
         if comm.backend == "nvshmem":
             cases.append((NVSHMEM, "raw", 32))
         for source, name, threads in cases:
-            if name == "bare" and comm.config.route == "native":
+            if name.startswith("bare") and comm.config.route == "native":
                 continue
             kernel, times, base = comm.compile(source, name), [], 0
             flags.write(np.zeros(4096, np.uint8))

@@ -149,6 +149,11 @@ extern "C" __global__ void small(gin::Comm comm, gin::Window dst) {
 """
 
 
+def objects(folder: Path) -> set[tuple[str, int]]:
+    """What the cache of compiled kernels holds; a compiler run changes it."""
+    return {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+
+
 def run_compile() -> tuple[float, float, int]:
     with gin.init() as comm:
         window = comm.window(4)
@@ -156,11 +161,11 @@ def run_compile() -> tuple[float, float, int]:
         comm.compile(SMALL, "small").launch(window, grid=1, block=1)
         comm.synchronize()
         first = time.perf_counter() - start
-        runs = comm._compiler.runs
+        compiled = objects(comm.config.cache_dir)
         start = time.perf_counter()
         comm.compile(SMALL, "small").launch(window, grid=1, block=1)
         comm.synchronize()
-        return first, time.perf_counter() - start, comm._compiler.runs - runs
+        return first, time.perf_counter() - start, len(objects(comm.config.cache_dir) - compiled)
 
 
 def compiling(repeats: int) -> Iterator[Line]:
@@ -179,7 +184,7 @@ def compiling(repeats: int) -> Iterator[Line]:
     first, second = (statistics.median(answer[i] for answer in answers) for i in (0, 1))
     runs = max(answer[2] for answer in answers)
     yield Line("first compilation and launch of a small kernel", first, "s", None, None, "< 5 s", first < 5)
-    yield Line("second launch, compiler runs", runs, "runs", None, None, "0 runs", runs == 0)
+    yield Line("second launch, new files in the cache", runs, "", None, None, "0", runs == 0)
     yield Line("second compilation and launch", second * 1e3, "ms", None, None, "", True)
 
 

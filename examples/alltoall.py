@@ -1,6 +1,6 @@
 """All-to-all with signals: one block per peer sends that peer its part and waits for the part that comes back.
 
-    gin run -n 4 examples/alltoall.py
+gin run -n 4 examples/alltoall.py
 """
 
 import numpy as np

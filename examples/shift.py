@@ -1,7 +1,7 @@
 """Hello, world: every rank writes its number into its right neighbour's window and waits for its left neighbour's.
 
-    gin run -n 4 examples/shift.py
-    GIN_BACKEND=nccl_gin gin run -n 4 examples/shift.py
+gin run -n 4 examples/shift.py
+GIN_BACKEND=nccl_gin gin run -n 4 examples/shift.py
 """
 
 import numpy as np

@@ -24,7 +24,7 @@ PREFIX = "GIN_"
 OTHER_VARIABLES = frozenset(
     {"GIN_RANK", "GIN_SIZE", "GIN_LOCAL_RANK", "GIN_LOCAL_SIZE", "GIN_LAUNCHER", "GIN_CONFIG", "GIN_MODE"}
 )
-OTHER_PREFIXES = ("GIN_TEST_",)
+OTHER_PREFIXES = ("GIN_TEST_", "GIN_VENDOR_")  # of the tests
 
 Parser = Callable[[object], Any]
 
@@ -310,7 +310,7 @@ class Config:
     ib_sl: int = _knob(integer(0, 15), 0, "InfiniBand service level, RoCE priority")
     ib_traffic_class: int = _knob(integer(0, 255), 0, "traffic class: for RoCE the DSCP times 4")
     ib_timeout: int = _knob(integer(1, 31), 18, "unanswered packets are sent again after 4.096 us * 2^this")
-    ib_retry: int = _knob(integer(0, 7), 7, "so often, before the peer is given up")
+    ib_retry: int = _knob(integer(0, 7), 6, "so often, before the peer is given up; Soft-RoCE takes 7 for ever")
     ib_mtu: int | None = _knob(
         optional(integer(256, 4096, power_of_two=True)), None, "path MTU; auto: the smaller port's", show=_or_auto
     )

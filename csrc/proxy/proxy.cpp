@@ -60,7 +60,10 @@ void Proxy::Free::operator()(void* memory) const { std::free(memory); }
 
 Proxy::Proxy(std::shared_ptr<wire::Fabric> fabric, ControlLayout layout, uint32_t counters, Record& record,
              uint32_t* failed, const ProxyOptions& options)
-    : fabric_(std::move(fabric)), layout_(layout), options_(options), failures_(record, raiser(failed, options), layout.size) {
+    : fabric_(std::move(fabric)),
+      layout_(layout),
+      options_(options),
+      failures_(record, raiser(failed, options), layout.size) {
   check(counters);
   lay_out_rings(counters);
   const uint32_t threads = std::min(options_.threads, layout_.contexts);

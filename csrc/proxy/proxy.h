@@ -16,8 +16,8 @@ namespace gin::proxy {
 struct ProducerDevice {
   static constexpr uint64_t line = 128, words_bytes = 3 * line;
 
-  char* words = nullptr;          // device memory, words_bytes for each context: 0, 0 and all ones at the starts of lines
-  std::function<void()> raise;    // sets the word that waits on the device poll
+  char* words = nullptr;        // device memory, words_bytes for each context: 0, 0 and all ones at the starts of lines
+  std::function<void()> raise;  // sets the word that waits on the device poll
 };
 
 struct ProxyOptions {

@@ -123,7 +123,7 @@ class CudaEndpoint final : public Endpoint {
   Lane& lane_of(uint32_t peer) {
     Lane& lane = lanes_[peer];
     if (!lane.stream) {
-      cuda::check(driver().create_stream(&lane.stream, cuda::non_blocking), "making a stream of the cuda wire");
+      lane.stream = cuda::urgent_stream();
       lane.done = marks_ + peer * line;
     }
     if (!lane.active) {

@@ -25,7 +25,7 @@ Driver load() {
   Driver d{};
   find(library, "cuCtxGetCurrent", d.get_context);
   find(library, "cuCtxSetCurrent", d.set_context);
-  find(library, "cuStreamCreate", d.create_stream);
+  find(library, "cuStreamCreateWithPriority", d.create_stream);
   find(library, "cuStreamDestroy_v2", d.destroy_stream);
   find(library, "cuStreamQuery", d.query_stream);
   find(library, "cuMemcpyAsync", d.copy);
@@ -48,8 +48,8 @@ void check(int result, const char* what) {
   if (result == success) return;
   const char* text = nullptr;
   driver().describe(result, &text);
-  throw Error(Error::Kind::internal, std::string(what) + ": CUDA error " + std::to_string(result) + " (" +
-                                         (text ? text : "unknown") + ")");
+  throw Error(Error::Kind::internal,
+              std::string(what) + ": CUDA error " + std::to_string(result) + " (" + (text ? text : "unknown") + ")");
 }
 
 Context current_context() {
@@ -67,9 +67,13 @@ void enter(Context context) {
   entered = context;
 }
 
-WordWriter::WordWriter() : context_(current_context()) {
-  check(driver().create_stream(&stream_, non_blocking), "making a stream");
+Stream urgent_stream() {
+  Stream stream = nullptr;
+  check(driver().create_stream(&stream, non_blocking, urgent), "making a stream");
+  return stream;
 }
+
+WordWriter::WordWriter() : context_(current_context()), stream_(urgent_stream()) {}
 
 WordWriter::~WordWriter() {
   driver().set_context(context_);

@@ -12,11 +12,12 @@ using Address = uint64_t;
 
 constexpr int success = 0, not_ready = 600;
 constexpr unsigned non_blocking = 1, portable_mapped = 3, with_barrier = 0;
+constexpr int urgent = -100;  // clamped to the highest priority there is
 
 struct Driver {
   int (*get_context)(Context*);
   int (*set_context)(Context);
-  int (*create_stream)(Stream*, unsigned flags);
+  int (*create_stream)(Stream*, unsigned flags, int priority);
   int (*destroy_stream)(Stream);
   int (*query_stream)(Stream);
   int (*copy)(Address to, Address from, size_t bytes, Stream);
@@ -39,6 +40,10 @@ Context current_context();
 // Makes a context the calling thread's.
 void enter(Context context);
 
+// A stream that never queues behind a kernel: streams of one priority share a few hardware queues, and what such a kernel
+// waits for must not stand behind it.
+Stream urgent_stream();
+
 // Sets words of device memory from any thread while kernels run.
 class WordWriter {
  public:
@@ -52,7 +57,7 @@ class WordWriter {
 
  private:
   Context context_;
-  Stream stream_ = nullptr;
+  Stream stream_;
 };
 
 }  // namespace gin::wire::cuda

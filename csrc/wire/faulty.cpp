@@ -19,6 +19,7 @@ constexpr Field fields[] = {
     {"fail_at", &Faults::fail_at},         {"fail_peer", &Faults::fail_peer}, {"fail_code", &Faults::fail_code},
     {"fail_detail", &Faults::fail_detail}, {"accept", &Faults::accept},       {"refuse", &Faults::refuse},
     {"reverse", &Faults::reverse},         {"hold", &Faults::hold},           {"settle_after", &Faults::settle_after},
+    {"overtake", &Faults::overtake},
 };
 
 class FaultyEndpoint final : public Endpoint {
@@ -42,6 +43,7 @@ class FaultyEndpoint final : public Endpoint {
       completions[got++] = failed_.front();
       failed_.pop_front();
     }
+    if (!held_.empty() && (patience_ == 0 || --patience_ == 0)) release();
     size_t own = got;
     got += inner_->poll(completions + got, count - got);
     for (size_t i = own; i < got; ++i)
@@ -63,7 +65,18 @@ class FaultyEndpoint final : public Endpoint {
       failed_.push_back(failure(request.token, request.peer));
       return true;
     }
-    return inner_->post(&request, 1) == 1;
+    if (faults_.overtake && held_.size() < most_held && !request.ordered && request.verb != Verb::fence) {
+      if (held_.empty()) patience_ = faults_.overtake;
+      held_.push_back(request);
+      return true;
+    }
+    return release() && inner_->post(&request, 1) == 1;
+  }
+
+  // Passes on what was held back, the last first. False when there was no room for all.
+  bool release() {
+    while (!held_.empty() && inner_->post(&held_.back(), 1) == 1) held_.pop_back();
+    return held_.empty();
   }
 
   Completion failure(uint64_t token, uint32_t peer) const {
@@ -73,6 +86,9 @@ class FaultyEndpoint final : public Endpoint {
   std::unique_ptr<Endpoint> inner_;
   Faults& faults_;
   std::deque<Completion> failed_;
+  static constexpr size_t most_held = 256;
+  std::deque<Request> held_;
+  uint64_t patience_ = 0;
   uint64_t posts_ = 0, polled_ = 0;
 };
 

@@ -22,6 +22,7 @@ struct Faults {
   std::atomic<uint64_t> reverse{0};       // 1: the completions of a poll come in reverse order
   std::atomic<uint64_t> hold{0};          // 1: completions stay inside
   std::atomic<uint64_t> settle_after{0};  // settled() is false so many times first
+  std::atomic<uint64_t> overtake{0};      // for so many polls later requests overtake earlier ones, where they may
 };
 
 bool is_fault(const std::string& key);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -270,6 +271,7 @@ def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
     def choose() -> dict[str, Any]:
         nonlocal gpu
         cu = driver()
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # hardware queues: kernels wait for other streams
         try:
             check(cu.cuInit(0), "starting CUDA")
             count = int(check(cu.cuDeviceGetCount(), "counting GPUs"))

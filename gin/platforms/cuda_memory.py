@@ -15,6 +15,7 @@ __all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check"
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
 LEGACY_STREAM = 1
+URGENT = -100  # clamped to the highest priority there is
 
 EXTRA = "pip install 'gin[cuda13]'"
 
@@ -70,16 +71,17 @@ class Gpu:
         self.handle = check(cu.cuDeviceGet(ordinal), f"opening GPU {ordinal}")
         self.context = check(cu.cuDevicePrimaryCtxRetain(self.handle), f"opening a context on GPU {ordinal}")
         self.enter()
-        self.name = _text(check(cu.cuDeviceGetName(100, self.handle), "asking for the GPU's name")).rstrip("\0")
+        self.name = _text(check(cu.cuDeviceGetName(100, self.handle), "asking for the GPU's name")).split("\0")[0]
         self.uuid = bytes(check(cu.cuDeviceGetUuid(self.handle), "asking for the GPU's identity").bytes).hex()
-        self.bus_id = _text(check(cu.cuDeviceGetPCIBusId(32, self.handle), "asking for the bus id")).rstrip("\0")
+        self.bus_id = _text(check(cu.cuDeviceGetPCIBusId(32, self.handle), "asking for the bus id")).split("\0")[0]
         attribute = cu.CUdevice_attribute
         major = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
         minor = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         self.arch = f"sm_{major}{minor}"
         self.multiprocessors = self.attribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
-        self.copies = self.stream()
-        self.words = self.stream()  # sets words while copies are under way
+        # Streams of one priority share a few hardware queues; what a kernel waits for must not stand behind it.
+        self.copies = self.stream(URGENT)
+        self.words = self.stream(URGENT)  # sets words while copies are under way
 
     def attribute(self, which: Any) -> int:
         return int(check(driver().cuDeviceGetAttribute(which, self.handle), "asking for a property of the GPU"))
@@ -95,9 +97,9 @@ class Gpu:
         self._cu.cuCtxSetCurrent(self.context)
         return self._cu
 
-    def stream(self) -> Any:
+    def stream(self, priority: int = 0) -> Any:
         """A new stream that waits for no other."""
-        return check(driver().cuStreamCreate(NON_BLOCKING), "making a stream")
+        return check(driver().cuStreamCreateWithPriority(NON_BLOCKING, priority), "making a stream")
 
     def wait_copies(self) -> None:
         check(driver().cuStreamSynchronize(self.copies), "copying between GPU and host memory")

@@ -7,6 +7,8 @@ import pytest
 
 import gin
 
+OVERTAKING = True
+
 EVERY = r"""
 #include <gin/gin.cuh>
 template <class T>
@@ -84,6 +86,7 @@ template <class T>
 __global__ void crowd(gin::Comm comm, gin::Window word, gin::Window old, int times) {
   gin::Context net(comm, blockIdx.x);
   const int me = blockIdx.x * blockDim.x + threadIdx.x;
+  net.barrier(gin::block);  // all at once
   for (int i = 0; i < times; ++i) {
     static_cast<T*>(old.local())[me * times + i] = net.atomic_fetch_add(0, word, 8, T(1));
   }
@@ -94,7 +97,7 @@ __global__ void crowd(gin::Comm comm, gin::Window word, gin::Window old, int tim
 @pytest.mark.parametrize("kind", ["u4", "u8"])
 def test_all_ranks_and_many_threads_on_one_word_get_each_old_value_once(atomic_world, ranks, kind):
     name = "uint32_t" if kind == "u4" else "uint64_t"
-    times, threads, grid = 3, 128, 2  # more of a context in flight than there are places for results
+    times, threads, grid = 20, 128, 2  # more of a context in flight than there are places for results
 
     def body(comm):
         word, old = comm.window(24), comm.window(8 * times * threads * grid)
@@ -118,7 +121,10 @@ extern "C" __global__ void lock(gin::Comm comm, gin::Window guarded, gin::Window
   uint64_t* value = static_cast<uint64_t*>(mine.local());
   uint64_t* spins = static_cast<uint64_t*>(out.local());
   for (int i = 0; i < times; ++i) {
-    while (net.atomic_compare_swap(0, guarded, 0, uint64_t(0), uint64_t(net.rank() + 1)) != 0) ++*spins, __nanosleep(500);
+    while (net.atomic_compare_swap(0, guarded, 0, uint64_t(0), uint64_t(net.rank() + 1)) != 0) {
+      ++*spins;
+      __nanosleep(500);
+    }
     net.get(gin::thread, 0, guarded, 8, mine, 0, 8);
     net.flush(gin::thread);
     *value += 1;

@@ -353,6 +353,7 @@ def test_two_communicators_of_different_backends_at_once():
             two.synchronize()
             one.synchronize()
             assert first.array("i4")[0] == 19 and second.array("i4")[0] == -19
+            one.barrier()  # the neighbour sends again below
             two.close()
             with pytest.raises(gin.Error, match="closed"):
                 two.window(8)

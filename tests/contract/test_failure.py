@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from worlds import faulty
 
 import gin
 
@@ -278,6 +279,41 @@ def test_what_is_out_of_range_is_refused_recorded_and_not_done(world, clean):
             assert (dst.array() != 0).sum() == 8 * comm.rank
 
     gin.spawn(2, rank_main, timeout=100)
+
+
+PUTS = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void puts(gin::Comm comm, gin::Window dst, gin::Window src, int count) {
+  gin::Context net(comm, 1);
+  const uint32_t right = (net.rank() + 1) % net.size();
+  for (int i = 0; i < count; ++i) net.put(gin::block, right, dst, 8 * i, src, 8 * i, 8, gin::signal_inc{2});
+  net.flush(gin::block);
+  net.barrier(gin::block);
+}
+"""
+
+
+@pytest.mark.parametrize("fault", ["fail_at", "fail_peer"])
+def test_an_error_completion_is_an_error_with_peer_and_cause_on_every_rank(world, clean, fault):
+    if world.route == "direct":
+        pytest.skip("nothing goes over the wire")
+    backend, route = world.backend, world.route
+
+    def rank_main():
+        broken = {fault: 2 if fault == "fail_peer" else 5, "fail_detail": 77} if os.environ["GIN_RANK"] == "1" else {}
+        with faulty(broken), gin.init(backend=backend, route=route, timeout="20s", heap="1M") as comm:
+            dst, src = comm.window(160), comm.window(160)
+            kernel = comm.compile(PUTS, "puts")
+            error, seconds = raised(lambda: (kernel.launch(dst, src, 20, block=32), comm.synchronize(), comm.barrier()))
+            return type(error).__name__, str(error), error.record, seconds
+
+    results = gin.spawn(3, rank_main, timeout=60)
+    name, text, record, seconds = results[1]
+    assert name == "RemoteError" and "77" in text and "rank 2" in text and record["detail"] == 77, results
+    assert record["peer"] == 2 and record["operation"] == "put" and record["context"] == 1, results
+    for rank in (0, 2):
+        name, text, _, seconds = results[rank]
+        assert name == "RemoteError" and "rank 1" in text and "77" in text and seconds < 10, results
 
 
 def census():

@@ -7,11 +7,13 @@ import pytest
 
 import gin
 
+OVERTAKING = True
+
 REUSE = r"""
 #include <gin/gin.cuh>
 // Sends the same source again and again with other contents, as soon as it says that it may.
-extern "C" __global__ void reuse(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window out, int rounds, int bytes,
-                                 int how) {
+extern "C" __global__ void reuse(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window out, int rounds,
+                                 int bytes, int how) {
   gin::Context net(comm, 2);
   const uint32_t right = (net.rank() + 1) % net.size();
   unsigned char* source = static_cast<unsigned char*>(src.local());
@@ -59,7 +61,8 @@ def test_sources_may_be_reused_after_flush_or_a_ticket(world, how):
 FENCE = r"""
 #include <gin/gin.cuh>
 template <int how>
-__global__ void fence(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window out, int rounds, int pieces, int bytes) {
+__global__ void fence(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window out, int rounds, int pieces,
+                      int bytes) {
   gin::Context net(comm, 1);
   const uint32_t right = (net.rank() + 1) % net.size(), left = (net.rank() + net.size() - 1) % net.size();
   for (int round = 1; round <= rounds; ++round) {
@@ -113,7 +116,8 @@ QUIET = r"""
 #include <gin/gin.cuh>
 extern "C" __global__ void quiet(gin::Comm comm, gin::Window dst, gin::Window src, int bytes, int value) {
   gin::Context net(comm, 3);
-  for (int i = threadIdx.x; i < bytes; i += blockDim.x) static_cast<unsigned char*>(src.local())[i] = value + net.rank();
+  unsigned char* source = static_cast<unsigned char*>(src.local());
+  for (int i = threadIdx.x; i < bytes; i += blockDim.x) source[i] = value + net.rank();
   __syncthreads();
   for (int peer = 0; peer < net.size(); ++peer) {
     net.put(gin::block, peer, dst, net.rank() * uint64_t(bytes), src, 0, bytes);
@@ -155,18 +159,17 @@ extern "C" __global__ void rounds(gin::Comm comm, gin::Window dst, gin::Window s
   uint32_t* wrong = static_cast<uint32_t*>(out.local());
   uint32_t random = me * 7919 + index + 1;
   for (uint32_t round = 1; round <= rounds; ++round) {
-    const uint64_t half = (uint64_t(index) * 2 + (round & 1)) * size * words * 4;
+    const uint64_t own = (uint64_t(index) * 2 + (round & 1)) * words * 4, half = own * size;
     if (threadIdx.x == 0) {
       random = random * 1664525 + 1013904223;
       if (nap && random >> 29 == 0) __nanosleep(random >> 8 & (nap - 1));
       __atomic_store_n(&entered[index * size + me], round, __ATOMIC_SEQ_CST);
     }
     if (drain) {
-      uint32_t* source = static_cast<uint32_t*>(src.local((uint64_t(index) * 2 + (round & 1)) * words * 4));
+      uint32_t* source = static_cast<uint32_t*>(src.local(own));
       for (int i = threadIdx.x; i < words; i += blockDim.x) source[i] = round * 31 + me * 7 + i;
       for (uint32_t i = 0; i < count; ++i) {
-        net.put(gin::block, team.world(i), dst, half + me * words * 4, src, (uint64_t(index) * 2 + (round & 1)) * words * 4,
-                words * 4);
+        net.put(gin::block, team.world(i), dst, half + me * words * 4, src, own, words * 4);
       }
     }
     gin::Status status;
@@ -222,7 +225,8 @@ def barriers(world, ranks, tmp_path, cases, **settings):
 
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_a_thousand_barriers_with_random_sleeps_let_nobody_ahead(world, ranks, tmp_path):
-    barriers(world, ranks, tmp_path, [{"rounds": 1000, "nap": 1 << 16}, {"rounds": 300, "nap": 1 << 16, "drain": False}])
+    naps = {"nap": 1 << 16}
+    barriers(world, ranks, tmp_path, [naps | {"rounds": 1000}, naps | {"rounds": 300, "drain": False}])
 
 
 def test_barriers_of_nine_ranks_with_and_without_draining(world, tmp_path):
@@ -287,3 +291,34 @@ def test_a_barrier_that_a_rank_does_not_enter_lets_nobody_through(world):
                 comm.barrier()
 
     assert "refused" in world.run(3, body, timeout="400ms")
+
+
+BUSY = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void busy(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window back, int count) {
+  gin::Context net(comm);
+  const uint32_t right = (net.rank() + 1) % net.size();
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    net.put(gin::thread, right, dst, 4 * i, src, 4 * i, 4, gin::signal_inc{0}, gin::counter_inc{0});
+  }
+  net.wait_counter(gin::block, 0, count);
+  net.quiet(gin::block);
+  net.barrier(gin::block, {}, 1);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) net.get(gin::thread, right, dst, 4 * i, back, 4 * i, 4);
+  net.flush(gin::block);
+  net.wait(gin::block, 0, count);
+}
+"""
+
+
+def test_a_wire_that_takes_little_and_answers_late_and_in_any_order_loses_nothing(world):
+    def body(comm):
+        count = 2000
+        dst, src, back = comm.window(4 * count), comm.window(4 * count), comm.window(4 * count)
+        src.array("i4")[:] = np.arange(count) + comm.rank
+        comm.compile(BUSY, "busy").launch(dst, src, back, count, block=64)
+        comm.synchronize()
+        assert (dst.array("i4") == np.arange(count) + (comm.rank - 1) % comm.size).all()
+        assert (back.array("i4") == src.array("i4")).all()
+
+    world.run(3, body, ring_depth=4, faults={"accept": 1, "refuse": 3, "reverse": 1, "settle_after": 50})

@@ -9,6 +9,8 @@ import pytest
 
 import gin
 
+OVERTAKING = True
+
 MIX = r"""
 #include <gin/gin.cuh>
 extern "C" __global__ void mix(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window out, uint64_t big) {
@@ -270,6 +272,7 @@ CROWD = r"""
 #include <gin/gin.cuh>
 extern "C" __global__ void crowd(gin::Comm comm, gin::Window out, int times) {
   gin::Context net(comm);
+  net.barrier(gin::block, {}, blockIdx.x);  // all at once
   for (int i = 0; i < times; ++i) net.signal(0, gin::signal_add{1, 1 + (threadIdx.x & 1)});
   if (blockIdx.x == 0 && threadIdx.x == 0) {
     const uint64_t all = uint64_t(net.size()) * gridDim.x * blockDim.x * times * 3 / 2;
@@ -286,7 +289,7 @@ extern "C" __global__ void crowd(gin::Comm comm, gin::Window out, int times) {
 def test_thousands_of_threads_of_all_ranks_add_to_one_signal(world, ranks):
     def body(comm):
         out = comm.window(16)
-        comm.compile(CROWD, "crowd").launch(out, 3, grid=4, block=256)
+        comm.compile(CROWD, "crowd").launch(out, 10, grid=4, block=256)
         comm.synchronize()
         return out.array("u8").tolist()
 

@@ -26,9 +26,9 @@ template <class T>
 struct KindOf<T*> {
   GIN_HD static constexpr Kind get() { return Kind::pointer; }
 };
-#define GIN_ENTRY_KIND(T, kind)                  \
-  template <>                                    \
-  struct KindOf<T> {                             \
+#define GIN_ENTRY_KIND(T, kind)                         \
+  template <>                                           \
+  struct KindOf<T> {                                    \
     GIN_HD static constexpr Kind get() { return kind; } \
   };
 GIN_ENTRY_KIND(::gin::Comm, Kind::comm)
@@ -79,7 +79,7 @@ struct Signature<void (*)(A...)> {
 #define GIN_ENTRY_USE(...) \
   const void* gin_entry_use() { return reinterpret_cast<const void*>(&__VA_ARGS__); }
 #endif
-#define GIN_ENTRY(...)                                                                       \
-  GIN_ENTRY_USE(__VA_ARGS__)                                                                 \
-  extern "C" __device__ gin::entry::Signature<decltype(&__VA_ARGS__)>::Table gin_entry =     \
+#define GIN_ENTRY(...)                                                                   \
+  GIN_ENTRY_USE(__VA_ARGS__)                                                             \
+  extern "C" __device__ gin::entry::Signature<decltype(&__VA_ARGS__)>::Table gin_entry = \
       gin::entry::Signature<decltype(&__VA_ARGS__)>::table();

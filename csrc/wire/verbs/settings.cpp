@@ -29,7 +29,7 @@ Settings parse(const Options& options) {
   s.service_level = uint8_t(option(options, "ib_sl", 0, 0, 15));
   s.traffic_class = uint8_t(option(options, "ib_traffic_class", 0, 0, 255));
   s.timeout = uint8_t(option(options, "ib_timeout", 18, 1, 31));
-  s.retry = uint8_t(option(options, "ib_retry", 7, 0, 7));
+  s.retry = uint8_t(option(options, "ib_retry", 6, 0, 7));
   s.mtu = uint32_t(option(options, "ib_mtu", 0, 256, 4096));
   if (s.mtu & (s.mtu - 1))
     throw Error(Error::Kind::config,

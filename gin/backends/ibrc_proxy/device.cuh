@@ -27,7 +27,8 @@ GIN_DEVICE impl::Subject subject_of(impl::Channel channel, Operation operation, 
 GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Fields& fields) {
   const Ring& ring = ring_of(channel);
   const uint32_t count = slots(fields);
-  release_payload(GIN_IBRC_SYSTEM_SOURCES);
+  // Only these touch memory of this rank that the caller may just have written.
+  if (fields.op == Op::put || fields.op == Op::get) release_payload(GIN_IBRC_SYSTEM_SOURCES);
   const uint64_t first = reserve(ring, count), ticket = first + count;
   if (has_room(ring, ticket) || impl::wait_for(channel.comm, subject_of(channel, operation, fields), [&] {
                                   return has_room(ring, ticket);
@@ -169,8 +170,7 @@ struct Backend {
   }
 
   GIN_DEVICE static void* peer_pointer(impl::Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
-    void* base = peer == channel.comm.rank ? window.base : window.peers[peer].pointer;
-    return base ? static_cast<char*>(base) + offset : nullptr;
+    return impl::mapped(channel, window, offset, peer);
   }
 };
 

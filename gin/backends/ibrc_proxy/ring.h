@@ -35,7 +35,7 @@ struct Ring {
   Progress* progress;        // host memory
   Result* results;           // host memory
   uint64_t* counters;        // host memory: completions of the operations that named each counter
-  const uint64_t* signals;   // host memory: this context's native signal words; nullptr when the control window has them
+  const uint64_t* signals;  // host memory: this context's native signal words; nullptr when the control window has them
 };
 
 // What Comm::backend points to.

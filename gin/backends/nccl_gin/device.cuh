@@ -161,10 +161,7 @@ struct Backend {
   }
 
   GIN_DEVICE static void* peer_pointer(impl::Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
-    const ncclDevComm& dev = nccl::state(channel).dev;
-    const ncclTeam everyone = ncclTeamWorld(dev), near = ncclTeamLsa(dev);
-    if (!ncclTeamRankIsMember(near, everyone, int(peer))) return nullptr;
-    return ncclGetLsaPointer(nccl::handle(window), offset, ncclTeamRankToTeam(near, everyone, int(peer)));
+    return impl::mapped(channel, window, offset, peer);
   }
 
  private:

@@ -12,7 +12,8 @@ struct State {
 };
 
 #if defined(GIN_NCCL_DEV_COMM_BYTES)  // as the host has it
-static_assert(sizeof(ncclDevComm) == GIN_NCCL_DEV_COMM_BYTES, "gin: NCCL's headers and nccl4py are of different versions");
+static_assert(sizeof(ncclDevComm) == GIN_NCCL_DEV_COMM_BYTES,
+              "gin: NCCL's headers and nccl4py are of different versions");
 #endif
 
 }  // namespace gin::nccl

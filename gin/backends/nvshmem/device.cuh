@@ -220,8 +220,8 @@ struct Backend {
     return 0;
   }
 
-  GIN_DEVICE static void* peer_pointer(impl::Channel, const Window& window, uint64_t offset, uint32_t peer) {
-    return nvshmem_ptr(window.local(offset), int(peer));
+  GIN_DEVICE static void* peer_pointer(impl::Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
+    return impl::mapped(channel, window, offset, peer);
   }
 };
 

@@ -1,9 +1,9 @@
 // Every rank puts one message with a signal to every rank, itself included, and waits for those of all ranks. Blocks
 // share out the peers; block b sends to the ranks at distance b, b + grid, ... and waits for the ranks that send to it.
 // Timed on every rank from the barrier before to the last arrival.
-extern "C" __global__ void alltoall(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out,
-                                    uint64_t bytes, uint64_t stride, uint64_t serial, uint32_t messages,
-                                    uint32_t warmup, uint32_t iterations, uint32_t verify) {
+extern "C" __global__ void __launch_bounds__(1024)
+    alltoall(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, uint64_t bytes, uint64_t stride,
+             uint64_t serial, uint32_t messages, uint32_t warmup, uint32_t iterations, uint32_t verify) {
   using namespace bench;
   const Plan plan{bytes, stride, serial, messages, warmup, iterations, verify != 0};
   const Channel channel(comm);

@@ -1,8 +1,8 @@
 // Ping-pong between rank 0 and rank 1: rank 0 puts with a signal, rank 1 waits for it and puts back. Timed on rank 0
 // from its put until the answer's signal; filling, verifying and the hand-over between iterations are outside.
-extern "C" __global__ void latency(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out,
-                                   uint64_t bytes, uint64_t stride, uint64_t serial, uint32_t messages, uint32_t warmup,
-                                   uint32_t iterations, uint32_t verify) {
+extern "C" __global__ void __launch_bounds__(1024)
+    latency(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, uint64_t bytes, uint64_t stride,
+            uint64_t serial, uint32_t messages, uint32_t warmup, uint32_t iterations, uint32_t verify) {
   using namespace bench;
   const Plan plan{bytes, stride, serial, messages, warmup, iterations, verify != 0};
   const Channel channel(comm);

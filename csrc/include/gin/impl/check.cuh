@@ -9,7 +9,8 @@
 
 namespace gin::impl {
 
-GIN_DEVICE bool refuse(Channel channel, Operation operation, uint32_t peer, uint32_t id, uint64_t limit, uint64_t asked) {
+GIN_DEVICE bool refuse(Channel channel, Operation operation, uint32_t peer, uint32_t id, uint64_t limit,
+                       uint64_t asked) {
   fail(channel.comm, Code::range, {operation, channel.index, int32_t(peer), id}, limit, asked);
   return false;
 }
@@ -25,8 +26,8 @@ GIN_DEVICE bool check_peer(Channel channel, Operation operation, uint32_t peer) 
 }
 
 GIN_DEVICE bool check_id(Channel channel, Operation operation, uint32_t id, uint32_t count) {
-  return !GIN_CHECK || (check_context(channel, operation) &&
-                        (id < count || refuse(channel, operation, 0xffffffffu, id, count, id)));
+  return !GIN_CHECK ||
+         (check_context(channel, operation) && (id < count || refuse(channel, operation, 0xffffffffu, id, count, id)));
 }
 
 GIN_DEVICE bool check_place(Channel channel, Operation operation, uint32_t peer, const Window& window, uint64_t offset,
@@ -44,9 +45,9 @@ GIN_DEVICE bool check_actions(Channel channel, Operation operation, Signal signa
 // A transfer between a place of this rank and a place of a peer.
 GIN_DEVICE bool check_transfer(Channel channel, Operation operation, uint32_t peer, const Window& there,
                                uint64_t there_offset, const Window& here, uint64_t here_offset, uint64_t bytes) {
-  return !GIN_CHECK || (check_peer(channel, operation, peer) &&
-                        check_place(channel, operation, peer, there, there_offset, bytes) &&
-                        check_place(channel, operation, channel.comm.rank, here, here_offset, bytes));
+  return !GIN_CHECK ||
+         (check_peer(channel, operation, peer) && check_place(channel, operation, peer, there, there_offset, bytes) &&
+          check_place(channel, operation, channel.comm.rank, here, here_offset, bytes));
 }
 
 }  // namespace gin::impl

@@ -13,6 +13,12 @@ struct Subject {
   uint32_t id;
 };
 
+// Where the host says that a place of a peer is mapped here, or nullptr. One load.
+GIN_DEVICE void* mapped(Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
+  void* base = peer == channel.comm.rank ? window.base : window.peers[peer].pointer;
+  return base ? static_cast<char*>(base) + offset : nullptr;
+}
+
 GIN_DEVICE bool failed(const Comm& comm) { return load_relaxed(comm.failed) != 0; }
 
 // The status of a job that has failed.

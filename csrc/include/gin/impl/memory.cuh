@@ -46,6 +46,11 @@ GIN_DEVICE uint64_t add_relaxed(uint64_t* word, uint64_t value) {
   return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_relaxed);
 }
 
+// Raises a word of this rank to at least `value`; nothing waits for it.
+GIN_DEVICE void raise_to(uint64_t* word, uint64_t value) {
+  cuda::atomic_ref<uint64_t, cuda::thread_scope_device>(*word).fetch_max(value, cuda::memory_order_relaxed);
+}
+
 // Stores a value where others may be polling it: in one piece when its size and place allow.
 template <class T>
 GIN_DEVICE void store_value(void* to, const T& value) {

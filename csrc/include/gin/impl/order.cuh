@@ -76,8 +76,7 @@ GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
   const uint32_t members = team.members(comm);
   return check_id(channel, Operation::barrier, index, comm.barriers) &&
          check_peer(channel, Operation::barrier, team.world(members - 1)) &&
-         (comm.rank >= team.start && team.member(comm.rank) < members &&
-              team.world(team.member(comm.rank)) == comm.rank
+         (comm.rank >= team.start && team.member(comm.rank) < members && team.world(team.member(comm.rank)) == comm.rank
               ? true
               : refuse(channel, Operation::barrier, comm.rank, index, members, team.member(comm.rank)));
 }
@@ -129,7 +128,8 @@ GIN_DEVICE Status Context::fence(Coop coop) const {
 
 template <class Coop>
 GIN_DEVICE Status Context::quiet(Coop coop) const {
-  static_assert(Backend::quiet_supported && sizeof(Coop), "gin: this backend has no quiet; use an ordered signal, or barrier with drain");
+  static_assert(Backend::quiet_supported && sizeof(Coop),
+                "gin: this backend has no quiet; use an ordered signal, or barrier with drain");
   coop.sync();
   Status status;
   impl::fence_system();

@@ -17,18 +17,25 @@ GIN_DEVICE bool never_native(const Comm& comm) {
 
 // Adds to a signal of the peer by whichever route covers what it has to cover: an ordered one goes native where some puts to
 // that peer did, and covers direct stores there because they are performed before it is posted.
-GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal) {
-  const Comm& comm = channel.comm;
-  void* word = nullptr;
-  if (!(signal.ordered && (comm.flags & Comm::mixed))) {
-    word = direct_pointer(channel, comm.control, comm.layout().direct(channel.index, signal.id), peer);
-  }
+// `word` is what direct_word found: looked up early, so that the look-up does not stand between bytes and their signal.
+GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal, uint64_t* word) {
   if (word) {
-    add_release(static_cast<uint64_t*>(word), signal.add);
+    add_release(word, signal.add);
   } else {
-    if (comm.flags & Comm::mixed) fence_system();
+    if (channel.comm.flags & Comm::mixed) fence_system();
     Backend::signal(channel, peer, signal);
   }
+}
+
+GIN_DEVICE uint64_t* direct_word(Channel channel, uint32_t peer, Signal signal) {
+  const Comm& comm = channel.comm;
+  if (signal.ordered && (comm.flags & Comm::mixed)) return nullptr;
+  const uint64_t offset = comm.layout().direct(channel.index, signal.id);
+  return static_cast<uint64_t*>(direct_pointer(channel, comm.control, offset, peer));
+}
+
+GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal) {
+  send_signal(channel, peer, signal, direct_word(channel, peer, signal));
 }
 
 // A signal's two words of this rank, before anything is taken off.

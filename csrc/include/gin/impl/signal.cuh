@@ -33,8 +33,7 @@ GIN_DEVICE uint64_t counter_now(Channel channel, uint32_t id) {
 }
 
 GIN_DEVICE void advance_epoch(Channel channel, uint32_t id, uint64_t reached) {
-  uint64_t* epoch = &channel.comm.epoch[signal_slot(channel, id)];
-  if (load_relaxed(epoch) < reached) store_relaxed(epoch, reached);
+  raise_to(&channel.comm.epoch[signal_slot(channel, id)], reached);
 }
 
 GIN_DEVICE Subject subject(Channel channel, Operation operation, uint32_t id) {
@@ -67,8 +66,10 @@ GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t
   Status status;
   if (coop.leader()) {
     if (impl::check_id(channel(), Operation::wait, id, comm_.signals)) {
+      // Nobody resets a signal that is waited for, so what was taken off need not be looked up again.
+      const uint64_t base = impl::load_relaxed(&comm_.base[impl::signal_slot(channel(), id)]);
       status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait, id), least, timeout_ns,
-                                [&] { return impl::signal_now(channel(), id); });
+                                [&] { return impl::raw_signal(channel(), id) - base; });
       if (status.ok()) impl::advance_epoch(channel(), id, least);
     } else {
       status = impl::failure(comm_);

@@ -27,11 +27,12 @@ GIN_DEVICE void put_native(Channel channel, Coop coop, uint32_t peer, const Wind
 template <class Coop>
 GIN_DEVICE void put_direct(Channel channel, Coop coop, uint32_t peer, void* to, const Window& src, uint64_t src_offset,
                            uint64_t bytes, Signal signal, uint32_t counter) {
+  uint64_t* word = signal.present && coop.leader() ? direct_word(channel, peer, signal) : nullptr;
   platform::copy(coop, to, src.local(src_offset), bytes);
   if (!signal.present && counter == no_counter) return;
   coop.sync();
   if (!coop.leader()) return;
-  if (signal.present) send_signal(channel, peer, signal);
+  if (signal.present) send_signal(channel, peer, signal, word);
   if (counter != no_counter) count(channel, counter);
 }
 
@@ -69,8 +70,9 @@ GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t of
     return;
   }
   if (void* to = impl::direct_pointer(channel(), dst, offset, peer)) {
+    uint64_t* word = signal.present ? impl::direct_word(channel(), peer, signal) : nullptr;
     impl::store_value(to, value);
-    if (signal.present) impl::send_signal(channel(), peer, signal);
+    if (signal.present) impl::send_signal(channel(), peer, signal, word);
   } else {
     uint64_t bits = 0;
     memcpy(&bits, &value, sizeof(T));

@@ -10,8 +10,9 @@ namespace gin::impl {
 // one thread; says nothing to the rest of its group.
 template <class Seen>
 GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, uint64_t timeout_ns, Seen seen) {
-  if (failed(comm)) return failure(comm);
+  const bool over = failed(comm);  // looked up while the first look at the word is under way
   uint64_t value = seen();
+  if (over) return failure(comm);
   if (value >= least) return {};
   platform::Waiting waiting(subject.operation, subject.id, least);
   uint64_t start = 0;

@@ -1,0 +1,156 @@
+"""Kernels compile for GPUs with the vendors' own headers, on a machine that has no GPU.
+
+The headers come from installed nvidia-* packages, or from a folder that holds nvidia/nccl and nvidia/nvshmem, named by
+GIN_VENDOR_INCLUDE.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from gin.config import Config
+from gin.errors import CompileError
+from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
+
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+
+EVERYTHING = r"""
+#include <gin/gin.cuh>
+
+template <int n>
+__global__ void everything(gin::Comm comm, gin::Window a, gin::Window b, uint64_t bytes, uint64_t* out, float scale) {
+  gin::Context net(comm, 1);
+  const int right = (net.rank() + 1) % net.size();
+  net.put_value(right, a, 0, net.rank(), gin::signal_inc{0});
+  net.put_value(right, a, 0, make_int2(1, n));
+  net.put(gin::thread, right, a, 0, b, 0, bytes, gin::ordered(gin::signal_add{1, 5}), gin::counter_inc{2});
+  net.put(gin::warp, right, a, 0, b, 0, bytes, gin::signal_inc{1});
+  net.put(gin::block, right, a, 0, b, 0, bytes);
+  net.get(gin::block, right, a, 0, b, 0, bytes);
+  net.signal(right, gin::ordered(gin::signal_inc{3}));
+  const gin::Status status = net.wait(gin::block, 0, net.epoch(0) + 1);
+  net.wait(gin::warp, 0, 1, 1000);
+  uint32_t ids[2] = {0, 1}, which[2], found;
+  uint64_t least[2] = {1, 2};
+  net.wait_any(gin::block, ids, least, 2);
+  net.wait_all(gin::warp, ids, least, 2);
+  net.wait_some(gin::thread, ids, least, 2, which, &found);
+  net.wait_counter(gin::block, 2, 1);
+  net.flush(gin::block);
+  gin::Ticket ticket = net.flush_async(right);
+  while (!net.test(ticket)) {}
+  net.wait(gin::warp, ticket);
+  net.fence(gin::block);
+  net.quiet(gin::block);
+  net.barrier(gin::block);
+  net.barrier(gin::thread, gin::Team{0, 2, 2}, 1, false);
+  net.iput(gin::block, right, a, 0, 16, b, 0, 8, 4, bytes, gin::signal_inc{4});
+  net.iget(gin::block, right, a, 0, 16, b, 0, 8, 4, bytes);
+  out[0] = net.read(0) + net.reset(0) + net.read_counter(1) + net.reset_counter(1) + status.ok() + uint64_t(scale) +
+           uint64_t(net.peer_pointer(a, 0, right));
+#if ATOMICS
+  out[1] = net.atomic_fetch_add(right, a, 0, 1u) + net.atomic_compare_swap(right, a, 8, uint64_t(1), uint64_t(2)) +
+           net.atomic_swap(right, a, 0, 3) + net.atomic_fetch_or(right, a, 0, 3u) +
+           net.atomic_fetch_and(right, a, 0, 3u) + net.atomic_fetch_xor(right, a, 0, 3u);
+#endif
+}
+"""
+
+SMALL = r"""
+#include <gin/gin.cuh>
+namespace mine { enum Colour : short { red }; struct Pair { double a; char b; }; }
+__global__ void small(gin::Comm comm, gin::Window w, mine::Colour c, mine::Pair p, bool yes, double d, const char* s) {
+  gin::Context net(comm);
+  net.put_value(0, w, 0, d + c + p.a + yes + *s);
+}
+"""
+
+
+def vendor(library: str) -> Path:
+    """The folder of a vendor's package. Skips the test where it is nowhere."""
+    roots = [Path(place, "nvidia") for place in os.environ.get("GIN_VENDOR_INCLUDE", "").split(":") if place]
+    spec = importlib.util.find_spec("nvidia")
+    roots += [Path(place) for place in (spec.submodule_search_locations or [] if spec else [])]
+    for root in roots:
+        if (root / library / "include").is_dir():
+            return root / library
+    pytest.skip(f"no headers of {library}: install nvidia-{library}-cu13, or set GIN_VENDOR_INCLUDE")
+
+
+def device_code(backend: str, compiler: str) -> DeviceCode:
+    why = "the test says so" if compiler == "nvcc" else ""
+    if backend == "nvshmem":
+        root = vendor("nvshmem")
+        macros = ("NVSHMEM_ENABLE_ALL_DEVICE_INLINING", "ATOMICS=1")
+        return DeviceCode(backend, (root / "include",), macros, (root / "lib" / "libnvshmem_device.a",), nvcc=why)
+    if backend == "nccl_gin":
+        switches = tuple(f"NCCL_GIN_{name}_ENABLE=0" for name in ("GDAKI", "GPI", "EFA_GDA"))
+        return DeviceCode(backend, (vendor("nccl") / "include",), (*switches, "ATOMICS=0"), nvcc=why)
+    return DeviceCode(backend, macros=("ATOMICS=1",), nvcc=why)
+
+
+@pytest.fixture
+def compile_(tmp_path):
+    def run(source: str, entry: str, backend: str, compiler: str, arch: str) -> tuple[bytes, str]:
+        if compiler == "nvcc" and not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()):
+            pytest.skip("nvcc is not installed")
+        if compiler == "nvrtc" or backend == "nvshmem":
+            pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+        config = Config.from_sources(cache_dir=tmp_path / "cache", check=False)
+        return CudaCompiler(config, device_code(backend, compiler), arch).compile(source, entry)
+
+    return run
+
+
+def entry_table(image: bytes) -> list[tuple[str, int, int]]:
+    """What the module of SMALL says about its kernel's parameters, found by how that begins: 7 of them, Comm, Window."""
+    begin = re.escape(struct.pack("<II", 7, 0)) + b"...." + re.escape(struct.pack("<IIII", 8, 1, 32, 8))
+    found = re.search(begin, image, re.DOTALL)
+    assert found is not None
+    rows = struct.iter_unpack("<III", image[found.start() + 4 : found.start() + 4 + 12 * 7])
+    return [(KINDS[kind], size, align) for kind, size, align in rows]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize(("backend", "compiler"), [("ibrc_proxy", "nvrtc"), ("nvshmem", "nvrtc"), ("nccl_gin", "nvcc")])
+def test_every_operation_compiles_with_the_vendors_headers(compile_, backend, compiler, arch):
+    image, symbol = compile_(EVERYTHING, "everything<3>", backend, compiler, arch)
+    assert image[:4] == b"\x7fELF"
+    assert "10everythingILi3E" in symbol
+    assert re.search(rb"gin_entry\0", image)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("compiler", ["nvrtc", "nvcc"])
+def test_both_compilers_describe_parameters_alike(compile_, compiler):
+    image, symbol = compile_(SMALL, "small", "ibrc_proxy", compiler, "sm_90")
+    assert "5small" in symbol
+    rows = entry_table(image)
+    assert [row[0] for row in rows] == ["comm", "window", "signed", "struct", "bool", "float", "pointer"]
+    assert rows[1:] == [
+        ("window", 32, 8),
+        ("signed", 2, 2),
+        ("struct", 16, 8),
+        ("bool", 1, 1),
+        ("float", 8, 8),
+        ("pointer", 8, 8),
+    ]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("compiler", ["nvrtc", "nvcc"])
+def test_errors_name_the_sources_own_lines_and_missing_kernels(compile_, compiler):
+    with pytest.raises(CompileError, match=r"(?s)does not compile.*kernel\.cu.?2.*nonsense"):
+        compile_("\n__global__ void k() { nonsense; }\n", "k", "ibrc_proxy", compiler, "sm_90")
+    with pytest.raises(CompileError, match="no kernel named 'other'"):
+        compile_("__global__ void k() {}\n", "other", "ibrc_proxy", compiler, "sm_90")
+    with pytest.raises(CompileError, match="no __global__ function"):
+        compile_("int x;\n", "k", "ibrc_proxy", compiler, "sm_90")
