@@ -65,7 +65,8 @@ class FaultyEndpoint final : public Endpoint {
       failed_.push_back(failure(request.token, request.peer));
       return true;
     }
-    if (faults_.overtake && held_.size() < most_held && !request.ordered && request.verb != Verb::fence) {
+    if (faults_.overtake && !request.ordered && request.verb != Verb::fence) {
+      if (held_.size() == most_held) return inner_->post(&request, 1) == 1;
       if (held_.empty()) patience_ = faults_.overtake;
       held_.push_back(request);
       return true;

@@ -62,7 +62,7 @@ class Compiler:
         self._cache = Cache(config.cache_dir / "host", ".so", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
-    def command(self, source: Path, target: Path) -> list[str]:
+    def command(self, source: Path, target: Path, entry: str = "") -> list[str]:
         """The compiler's command line."""
         path, version = find_compiler(self._config.cxx)
         words = [
@@ -74,6 +74,8 @@ class Compiler:
         ]
         words += ['-DGIN_BACKEND_HEADER="device.cuh"', f"-I{folder(self._backend)}"]
         words += [f"-I{place}" for place in include_folders()]
+        if entry.isidentifier():
+            words.append(f"-fno-builtin-{entry}")  # an extern "C" kernel may be called puts
         return [*words, *self._config.cxxflags, str(source), "-o", str(target)]
 
     def compile(self, source: str, entry: str) -> Path:
@@ -94,7 +96,7 @@ class Compiler:
         source.write_text(unit, encoding="utf-8")
         try:
             done = subprocess.run(
-                self.command(source, made),
+                self.command(source, made, entry),
                 capture_output=True,
                 text=True,
                 errors="replace",

@@ -30,7 +30,6 @@ __global__ void every(gin::Comm comm, gin::Window window, gin::Window old, int p
 TYPES = {"int32_t": "i4", "uint32_t": "u4", "int64_t": "i8", "uint64_t": "u8"}
 
 
-
 @pytest.fixture
 def atomic_world(world):
     from gin import backends
@@ -108,7 +107,7 @@ def test_all_ranks_and_many_threads_on_one_word_get_each_old_value_once(atomic_w
 
     results = atomic_world.run(ranks, body, ring_depth=64)
     count = ranks * times * threads * grid
-    assert sorted(sum((values for values, _ in results), [])) == list(range(count))
+    assert sorted(value for values, _ in results for value in values) == list(range(count))
     at = 8 // np.dtype(kind).itemsize
     assert results[0][1] == [count if i == at else 0 for i in range(24 // np.dtype(kind).itemsize)]
 

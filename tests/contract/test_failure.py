@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -35,6 +36,11 @@ def raised(call):
     except gin.Error as error:
         return error, time.monotonic() - start
     raise AssertionError("no error was raised")
+
+
+def run(comm, kernel):
+    kernel.launch(3, 1)
+    comm.synchronize()
 
 
 class Witnesses:
@@ -283,7 +289,7 @@ def test_what_is_out_of_range_is_refused_recorded_and_not_done(world, clean):
 
 PUTS = r"""
 #include <gin/gin.cuh>
-extern "C" __global__ void puts(gin::Comm comm, gin::Window dst, gin::Window src, int count) {
+extern "C" __global__ void send_puts(gin::Comm comm, gin::Window dst, gin::Window src, int count) {
   gin::Context net(comm, 1);
   const uint32_t right = (net.rank() + 1) % net.size();
   for (int i = 0; i < count; ++i) net.put(gin::block, right, dst, 8 * i, src, 8 * i, 8, gin::signal_inc{2});
@@ -303,14 +309,15 @@ def test_an_error_completion_is_an_error_with_peer_and_cause_on_every_rank(world
         broken = {fault: 2 if fault == "fail_peer" else 5, "fail_detail": 77} if os.environ["GIN_RANK"] == "1" else {}
         with faulty(broken), gin.init(backend=backend, route=route, timeout="20s", heap="1M") as comm:
             dst, src = comm.window(160), comm.window(160)
-            kernel = comm.compile(PUTS, "puts")
+            kernel = comm.compile(PUTS, "send_puts")
             error, seconds = raised(lambda: (kernel.launch(dst, src, 20, block=32), comm.synchronize(), comm.barrier()))
             return type(error).__name__, str(error), error.record, seconds
 
     results = gin.spawn(3, rank_main, timeout=60)
     name, text, record, seconds = results[1]
     assert name == "RemoteError" and "77" in text and "rank 2" in text and record["detail"] == 77, results
-    assert record["peer"] == 2 and record["operation"] == "put" and record["context"] == 1, results
+    assert record["peer"] == 2 and record["operation"] == "put", results
+    assert record["context"] == (0 if backend == "nvshmem" else 1), results  # NVSHMEM has no contexts
     for rank in (0, 2):
         name, text, _, seconds = results[rank]
         assert name == "RemoteError" and "rank 1" in text and "77" in text and seconds < 10, results
@@ -321,16 +328,23 @@ def census():
     from gin import _core
 
     gc.collect()
-    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(os.listdir("/proc/self/task")), (
-        _core.live_segments()
+    return (
+        len(os.listdir("/proc/self/fd")),
+        threading.active_count(),
+        len(os.listdir("/proc/self/task")),
+        (_core.live_segments()),
     )
 
 
-def settled_census(expected):
+def no_more_than(before):
+    """Whether this process has no more than before. Threads that have ended may take a moment to go."""
     deadline = time.monotonic() + 5
-    while (found := census()) != expected and time.monotonic() < deadline:
+    while True:
+        found = census()
+        if all(now <= then for now, then in zip(found, before, strict=True)):
+            return True
+        assert time.monotonic() < deadline, (found, before)
         time.sleep(0.05)
-    return found
 
 
 def test_thirty_communicators_leave_nothing_in_the_process(world, clean):
@@ -349,7 +363,7 @@ def test_thirty_communicators_leave_nothing_in_the_process(world, clean):
             if turn == 0:
                 before = census()
                 assert before[3] == 0
-        assert settled_census(before) == before
+        assert no_more_than(before)
         return before
 
     gin.spawn(2, rank_main, timeout=60)
@@ -371,7 +385,7 @@ def test_failed_communicators_leave_nothing_in_the_process_either(world, clean):
                 raised(comm.synchronize)
             elif comm.rank == 0:
                 kernel = comm.compile(WAIT, "wait_for")
-                raised(lambda: (kernel.launch(3, 1), comm.synchronize()))  # noqa: B023
+                raised(functools.partial(run, comm, kernel))
                 del kernel
             else:
                 comm.compile(WAIT, "wait_for").launch(3, 1)
@@ -382,7 +396,7 @@ def test_failed_communicators_leave_nothing_in_the_process_either(world, clean):
             del comm, window
             if turn == 0:
                 before = census()
-        assert settled_census(before) == before
+        assert no_more_than(before)
         return before[3]
 
     assert gin.spawn(2, rank_main, timeout=60) == [0, 0]
@@ -423,7 +437,7 @@ def test_an_init_that_fails_at_any_step_is_undone_and_told(world, clean):
                 assert "made up for the test" in str(error), (step, error)
             assert seconds < 10
             del error
-            assert settled_census(before) == before, step
+            assert no_more_than(before), step
         with gin.init(backend=backend, route=route, heap="1M") as comm:
             comm.compile(WAIT, "meet").launch()
             comm.synchronize()

@@ -137,9 +137,9 @@ extern "C" __global__ void show(int8_t a, uint8_t b, int16_t c, uint16_t d, gin:
                                 int64_t g, uint64_t h, float i, double j, bool k, Point l, char* m, const void* n,
                                 gin::Window o, Color p, Wide q, gin::Window out) {
   double* found = static_cast<double*>(out.local());
-  double values[] = {double(a), double(b), double(c), double(d), double(e), double(f), i, j, double(k), double(l.x), l.y,
-                     l.z, m ? double(*m) : -1.0, n ? 1.0 : 0.0, double(o.bytes), double(comm.rank), double(short(p)),
-                     double(q.bytes[63]), double(reinterpret_cast<uint64_t>(&q) % 32)};
+  double values[] = {double(a), double(b), double(c), double(d), double(e), double(f), i, j, double(k), double(l.x),
+                     l.y, l.z, m ? double(*m) : -1.0, n ? 1.0 : 0.0, double(o.bytes), double(comm.rank),
+                     double(short(p)), double(q.bytes[63]), double(reinterpret_cast<uint64_t>(&q) % 32)};
   for (double value : values) *found++ = value;
   uint64_t* exact = reinterpret_cast<uint64_t*>(found);
   exact[0] = g, exact[1] = h;
@@ -172,8 +172,8 @@ def test_arguments_of_every_kind(world):
         ]  # fmt: skip
         assert exact == [1 << 63, (1 << 64) - 1]
         numbers, exact = launch(
-            a=np.int8(127), b=np.uint8(0), c=np.int64(32767), d=0, e=np.int32(2**31 - 1), f=np.uint8(1), g=2**63 - 1, h=0,
-            i=np.float64(0.25), j=np.float32(8), k=np.bool_(False), l=np.array((1, 2, 3), point).tobytes(),
+            a=np.int8(127), b=np.uint8(0), c=np.int64(32767), d=0, e=np.int32(2**31 - 1), f=np.uint8(1), g=2**63 - 1,
+            h=0, i=np.float64(0.25), j=np.float32(8), k=np.bool_(False), l=np.array((1, 2, 3), point).tobytes(),
             m=bytes_.ctypes.data + 1, n=window, p=np.int16(-1), q=bytearray(64),
         )  # fmt: skip
         assert numbers == [
@@ -189,12 +189,15 @@ def test_arguments_of_every_kind(world):
             ("e", 1 << 31, "argument 4 .*2147483647"), ("f", -1, "4294967295"), ("g", 1 << 63, "9223372036854775807"),
             ("h", 1 << 64, "18446744073709551615"), ("h", -1, "0 to 18446744073709551615"), ("e", 1.0, "1.0 .float"),
             ("e", "1", "'1' .str"), ("e", None, "None"), ("e", True, "whole number"), ("e", np.float32(1), "float"),
-            ("i", "1.5", "number"), ("i", None, "None"), ("i", 1j, "complex"), ("j", [1.0], "list"), ("i", 1e39, "argument 8"),
+            ("i", "1.5", "number"), ("i", None, "None"), ("i", 1j, "complex"), ("j", [1.0], "list"),
+            ("i", 1e39, "argument 8"),
             ("k", 2, "True or False"), ("k", "yes", "True or False"), ("k", None, "True or False"),
             ("l", b"1234", "got 4 bytes"), ("l", 5, "argument 11"), ("l", np.zeros(2, point), "got 32 bytes"),
-            ("m", -1, "argument 12"), ("m", 1 << 64, "argument 12"), ("m", "abc", "argument 12"), ("m", 1.5, "argument 12"),
+            ("m", -1, "argument 12"), ("m", 1 << 64, "argument 12"), ("m", "abc", "argument 12"),
+            ("m", 1.5, "argument 12"),
             ("o", None, "argument 14 .*window"), ("o", 7, "comm.window"), ("o", bytes_, "comm.window"),
-            ("o", closed, "closed"), ("m", closed, "closed"), ("q", bytes(63), "got 63 bytes"), ("p", 1 << 15, "argument 15"),
+            ("o", closed, "closed"), ("m", closed, "closed"), ("q", bytes(63), "got 63 bytes"),
+            ("p", 1 << 15, "argument 15"),
         ]  # fmt: skip
         for name, value, message in wrong:
             with pytest.raises(gin.Error, match=f"(?s){message}") as caught:
@@ -246,6 +249,11 @@ def test_templates_by_name_and_files(world, tmp_path):
         comm.compile(path, "mine::fill<unsigned short, 3>").launch(out, 9)
         comm.synchronize()
         assert out.array("u2")[:4].tolist() == [9, 9, 9, 0x3FF8]
+        # The names of C's library are names like others.
+        puts = '#include <gin/gin.cuh>\nextern "C" __global__ void puts(gin::Window w, int x) { *(int*)w.local() = x; }'
+        comm.compile(puts, "puts").launch(out, 4)
+        comm.synchronize()
+        assert out.array("i4")[0] == 4
         with pytest.raises(FileNotFoundError, match="nowhere"):
             comm.compile(path.with_name("nowhere.cu"), "fill")
         for source, name in ((0, "fill"), (None, "fill"), (b"", "fill"), (TEMPLATE, None), (TEMPLATE, 3)):
@@ -304,7 +312,7 @@ def test_a_window_of_another_communicator_is_refused(world):
     gin.spawn(2, rank_main, timeout=60)
 
 
-# -- the cache: once is enough, it does not depend on the backend -------------------------------------------------------
+# -- the cache: once is enough, it does not depend on the backend -----------------------------------------------------
 
 
 SMALL = 'extern "C" __global__ void small(int* out, int value) { *out = value; }\n'

@@ -86,8 +86,8 @@ def test_every_signal_of_every_context_is_a_signal_of_its_own(world):
 
 GROUP = r"""
 #include <gin/gin.cuh>
-// Each group of each block has a slice of the window and a signal of its own; `rounds` times it sends the slice on, waits
-// for the left neighbour's, and every thread reads all of it.
+// Each group of each block has a slice of the window and a signal of its own; `rounds` times it sends the slice on,
+// waits for the left neighbour's, and every thread reads all of it.
 template <bool whole_block>
 __global__ void group(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window wrong, int words, int rounds) {
   gin::Context net(comm, 1);
@@ -186,19 +186,21 @@ def test_wait_any_some_and_all(world):
 
 EPOCH = r"""
 #include <gin/gin.cuh>
+// One signal for each sender, and ordered: a later value must not be overtaken by an earlier one.
 extern "C" __global__ void epoch(gin::Comm comm, gin::Window dst, gin::Window out, int value) {
   gin::Context net(comm, 3);
-  const uint64_t before = net.epoch(9);
   for (int i = 1; i < net.size(); ++i) {
     const uint32_t peer = (net.rank() + i) % net.size();
-    net.put_value(peer, dst, 4 * net.rank(), value, gin::signal_inc{9});
+    net.put_value(peer, dst, 4 * net.rank(), value, gin::ordered(gin::signal_inc{9 + net.rank()}));
   }
-  if (!net.wait(gin::thread, 9, before + net.size() - 1).ok()) return;
   int* seen = static_cast<int*>(out.local());
-  for (int peer = 0; peer < net.size(); ++peer) {
-    if (peer != net.rank() && static_cast<int*>(dst.local())[peer] < value) ++seen[0];
+  for (uint32_t peer = 0; peer < net.size(); ++peer) {
+    if (peer == net.rank()) continue;
+    const uint64_t before = net.epoch(9 + peer);
+    if (before != value - 1 || !net.wait(gin::thread, 9 + peer, before + 1).ok()) return;
+    if (net.epoch(9 + peer) != before + 1 || static_cast<volatile int*>(dst.local())[peer] < value) ++seen[0];
   }
-  seen[1] = net.epoch(9) == before + net.size() - 1;
+  seen[1] = value;
 }
 """
 
@@ -214,7 +216,7 @@ def test_epochs_count_over_a_hundred_launches_without_a_reset(world, ranks):
             if turn % 25 == 0:
                 comm.synchronize()
         comm.synchronize()
-        assert out.array("i4").tolist() == [0, 1]
+        assert out.array("i4").tolist() == [0, 100]
 
     world.run(ranks, body)
 

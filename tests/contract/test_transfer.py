@@ -13,8 +13,8 @@ OVERTAKING = True
 PUT = r"""
 #include <gin/gin.cuh>
 template <int scope>
-__global__ void put(gin::Comm comm, gin::Window dst, gin::Window src, uint64_t dst_off, uint64_t src_off, uint64_t bytes,
-                    int peer, int from) {
+__global__ void put(gin::Comm comm, gin::Window dst, gin::Window src, uint64_t dst_off, uint64_t src_off,
+                    uint64_t bytes, int peer, int from) {
   gin::Context net(comm, 1);
   auto go = [&](auto coop) {
     const uint64_t expected = net.epoch(3) + 1;
@@ -280,7 +280,7 @@ def test_registered_arrays_are_windows(world):
         def refused(comm):
             comm.register(np.zeros(64, np.uint8))
 
-        with pytest.raises(gin.UnsupportedError, match="register_memory|route=direct"):
+        with pytest.raises(gin.UnsupportedError, match=r"register_memory|route=direct"):
             world.run(2, refused)
         return
 

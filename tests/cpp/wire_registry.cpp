@@ -1,4 +1,6 @@
 // Wires by name, their options, and the faults that tests put in front of them.
+#include <algorithm>
+
 #include "check.h"
 #include "error.h"
 #include "wire/faulty.h"
@@ -27,7 +29,8 @@ CASE(unknown_names_are_answered_with_the_known) {
   CHECK_THROWS(Error, "queue is '1x'", make_fabric("shm", 0, 1, {{"queue", "1x"}}));
   CHECK_THROWS(Error, "is not a rank", make_fabric("null", 1, 1));
   CHECK_THROWS(Error, "is not a rank", make_fabric("null", 0, 0));
-  CHECK_EQ(names().size(), size_t(2));
+  const std::vector<std::string> all = names();
+  for (const char* name : {"shm", "null", "verbs", "cuda"}) CHECK_EQ(std::count(all.begin(), all.end(), name), 1);
 }
 
 CASE(max_message_is_stated) {

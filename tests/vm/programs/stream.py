@@ -1,7 +1,7 @@
 """Rank 0 puts to rank 1 until something breaks, and says what it was.
 
-stream.py SECONDS RANK COMMAND: gives up after so many; once puts are under way, the rank runs the command in a shell, with
-its process number as $RANK_PID.
+stream.py SECONDS RANK COMMAND: gives up after so many; once puts are under way, the rank runs the command in a shell,
+with its process number as $RANK_PID.
 """
 
 import os
