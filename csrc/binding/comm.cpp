@@ -1,10 +1,11 @@
 // The plain-data handles of the device API, made in Python's hands as the bytes that a kernel takes.
+#include "gin/comm.h"
+
 #include <nanobind/stl/string.h>
 
 #include <bit>
 
 #include "binding/binding.h"
-#include "gin/comm.h"
 
 namespace nb = nanobind;
 

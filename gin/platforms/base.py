@@ -51,7 +51,7 @@ class Platform(ABC):
     def write(self, address: int, data: Any) -> None:
         """Sets a window's bytes from a buffer of bytes; done when it returns."""
 
-    def arrays_settled(self) -> None:
+    def arrays_settled(self) -> None:  # noqa: B027 - most have none
         """Waits for what array libraries were asked to do with windows."""
 
     @abstractmethod

@@ -213,7 +213,7 @@ class CudaPlatform(Platform):
         answers = [cu.cuStreamQuery(self._stream), *(cu.cuEventQuery(event) for event in self._ends.values())]
         try:
             return all(
-                [int(answer[0]) != 600 and check(answer, f"kernel {self._launched}") is None for answer in answers]
+                int(answer[0]) != 600 and check(answer, f"kernel {self._launched}") is None for answer in answers
             )
         except Error as error:
             self._lost = KernelError(str(error))

@@ -126,7 +126,9 @@ class ncclGin {
   }
 
   static void add(gin::wire::Request&, ncclGin_None) {}
-  void add(gin::wire::Request& request, ncclGin_WeakSignalAdd signal) const { number(request, signal.signal, signal.value); }
+  void add(gin::wire::Request& request, ncclGin_WeakSignalAdd signal) const {
+    number(request, signal.signal, signal.value);
+  }
   void add(gin::wire::Request& request, ncclGin_StrongSignalAdd signal) const {
     number(request, signal.signal, signal.value);
     request.ordered = true;

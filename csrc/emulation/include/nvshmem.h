@@ -72,9 +72,7 @@ inline void* nvshmem_ptr(const void* address, int pe) {
 }
 
 inline void nvshmem_quiet() { gin::emulation::settle(gin::emulation::shmem().card, 0); }
-inline void nvshmem_fence() {
-  gin::emulation::shmem_post(gin::emulation::shmem_request(gin::wire::Verb::fence, 0));
-}
+inline void nvshmem_fence() { gin::emulation::shmem_post(gin::emulation::shmem_request(gin::wire::Verb::fence, 0)); }
 
 inline void nvshmem_putmem_nbi(void* to, const void* from, size_t bytes, int pe) {
   gin::emulation::shmem_post(gin::emulation::shmem_put(to, from, bytes, pe));
@@ -106,7 +104,7 @@ inline void nvshmem_getmem_nbi(void* to, const void* from, size_t bytes, int pe)
   gin::emulation::shmem_post(request);
 }
 
-#define GIN_SHMEM_TYPE(name, T)                                                                          \
+#define GIN_SHMEM_TYPE(name, T) \
   inline void nvshmem_##name##_p(T* to, T value, int pe) { gin::emulation::shmem_value(to, value, pe); }
 GIN_SHMEM_TYPE(uint8, uint8_t)
 GIN_SHMEM_TYPE(uint16, uint16_t)
@@ -114,17 +112,17 @@ GIN_SHMEM_TYPE(uint32, uint32_t)
 GIN_SHMEM_TYPE(uint64, uint64_t)
 #undef GIN_SHMEM_TYPE
 
-#define GIN_SHMEM_ATOMIC(name, T, op, verb)                                              \
-  inline T nvshmem_##name##_atomic_##op(T* target, T value, int pe) {                    \
+#define GIN_SHMEM_ATOMIC(name, T, op, verb)                                                \
+  inline T nvshmem_##name##_atomic_##op(T* target, T value, int pe) {                      \
     return gin::emulation::shmem_atomic<T>(target, gin::wire::Atomic::verb, value, 0, pe); \
   }
-#define GIN_SHMEM_ATOMICS(name, T)                                                                 \
-  GIN_SHMEM_ATOMIC(name, T, fetch_add, fetch_add)                                                  \
-  GIN_SHMEM_ATOMIC(name, T, swap, swap)                                                            \
-  GIN_SHMEM_ATOMIC(name, T, fetch_and, fetch_and)                                                  \
-  GIN_SHMEM_ATOMIC(name, T, fetch_or, fetch_or)                                                    \
-  GIN_SHMEM_ATOMIC(name, T, fetch_xor, fetch_xor)                                                  \
-  inline T nvshmem_##name##_atomic_compare_swap(T* target, T compare, T value, int pe) {           \
+#define GIN_SHMEM_ATOMICS(name, T)                                                                       \
+  GIN_SHMEM_ATOMIC(name, T, fetch_add, fetch_add)                                                        \
+  GIN_SHMEM_ATOMIC(name, T, swap, swap)                                                                  \
+  GIN_SHMEM_ATOMIC(name, T, fetch_and, fetch_and)                                                        \
+  GIN_SHMEM_ATOMIC(name, T, fetch_or, fetch_or)                                                          \
+  GIN_SHMEM_ATOMIC(name, T, fetch_xor, fetch_xor)                                                        \
+  inline T nvshmem_##name##_atomic_compare_swap(T* target, T compare, T value, int pe) {                 \
     return gin::emulation::shmem_atomic<T>(target, gin::wire::Atomic::compare_swap, value, compare, pe); \
   }
 GIN_SHMEM_ATOMICS(uint32, uint32_t)

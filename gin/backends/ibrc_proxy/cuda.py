@@ -1,4 +1,4 @@
-"""The CPU proxy on GPUs: rings in pinned host memory, a progress thread, and copy engines as the wire between GPUs of a host.
+"""The CPU proxy on GPUs: rings in pinned host memory, a progress thread, and copy engines as the wire.
 
 Windows are GPU memory that the other ranks map. Native signal words lie in host memory that all ranks share, where any
 rank's progress thread adds to them.

@@ -103,8 +103,8 @@ class Backend(CudaBackend):
     def _check_route(self) -> None:
         if self.job.config.route == "native" and not self._gin:
             raise UnsupportedError(
-                "nccl_gin cannot take route=native here: NCCL finds no transport for GIN (no RDMA NIC with GPUDirect, and no "
-                "RMA plugin in NCCL_RMA_PLUGIN); use route=direct, or another backend"
+                "nccl_gin cannot take route=native here: NCCL finds no transport for GIN (no RDMA NIC with GPUDirect, "
+                "and no RMA plugin in NCCL_RMA_PLUGIN); use route=direct, or another backend"
             )
         if not self._gin and self._comm.properties.n_lsa_teams != 1:
             raise UnsupportedError(
@@ -157,7 +157,8 @@ class Backend(CudaBackend):
         self._device = self._comm.create_dev_comm(require)
         if self._gin and self._device.dev_comm.gin_context_count < config.contexts:
             raise ConfigError(
-                f"NCCL gives {self._device.dev_comm.gin_context_count} of {config.contexts} contexts; set GIN_CONTEXTS to less"
+                f"NCCL gives {self._device.dev_comm.gin_context_count} of {config.contexts} contexts; "
+                "set GIN_CONTEXTS to less"
             )
         nbytes = int(self._bindings.dev_comm_dtype.itemsize)
         settles = config.contexts * job.size * 8
