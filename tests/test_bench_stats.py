@@ -148,4 +148,4 @@ def test_messages_fit_their_bound(test: str) -> None:
 def test_every_test_has_a_kernel_of_its_name(test: str, scope: str) -> None:
     source = kernel_source(test, scope)
     assert source.startswith(f"#define BENCH_SCOPE {SCOPES.index(scope)}\n")
-    assert f"void {test}(gin::Comm comm" in source
+    assert f" {test}(gin::Comm comm" in source

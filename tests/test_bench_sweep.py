@@ -59,7 +59,7 @@ class Comm:
             self.log.append((self.backend, self.route, nbytes, warmup, iterations, serial))
             words = out.array("uint64")
             assert not words.any()
-            words[8 : 8 + grid * iterations] = 4000
+            words[9 : 9 + 2 * grid * iterations : 2] = 4000
             self.behave(target, words)
 
         return SimpleNamespace(launch=launch)

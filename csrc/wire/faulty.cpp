@@ -43,7 +43,7 @@ class FaultyEndpoint final : public Endpoint {
       completions[got++] = failed_.front();
       failed_.pop_front();
     }
-    if (!held_.empty() && (patience_ == 0 || --patience_ == 0)) release();
+    if (!held_.empty() && (patience_ == 0 || --patience_ == 0)) release(1);
     size_t own = got;
     got += inner_->poll(completions + got, count - got);
     for (size_t i = own; i < got; ++i)
@@ -71,12 +71,12 @@ class FaultyEndpoint final : public Endpoint {
       held_.push_back(request);
       return true;
     }
-    return release() && inner_->post(&request, 1) == 1;
+    return release(most_held) && inner_->post(&request, 1) == 1;
   }
 
-  // Passes on what was held back, the last first. False when there was no room for all.
-  bool release() {
-    while (!held_.empty() && inner_->post(&held_.back(), 1) == 1) held_.pop_back();
+  // Passes on some of what was held back, the last first. Whether nothing is left.
+  bool release(size_t most) {
+    while (most-- > 0 && !held_.empty() && inner_->post(&held_.back(), 1) == 1) held_.pop_back();
     return held_.empty();
   }
 

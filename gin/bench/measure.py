@@ -40,7 +40,7 @@ def window_bytes(plan: Plan, ranks: int) -> int:
 def out_bytes(plan: Plan) -> int:
     """Size of the window that a launch's samples come back in."""
     most = max(plan.first_iterations(nbytes) for nbytes in plan.sizes) + plan.rounds
-    return _OUT_HEADER + 8 * plan.ctas * most
+    return _OUT_HEADER + 16 * plan.ctas * most
 
 
 def heap_bytes(plan: Plan, ranks: int) -> int:
@@ -58,7 +58,9 @@ def share(comm: Any, value: object) -> list[Any]:
 class Taken:
     """What the launches of one row gave so far, on this rank."""
 
-    samples: list[Samples] = field(default_factory=list)  # nanoseconds, shape (ctas, iterations), one array per launch
+    samples: list[Samples] = field(
+        default_factory=list
+    )  # nanoseconds, shape (ctas or 1, iterations), one array per launch
     wrong: int = 0
     warmup: int = 0
     iterations: int = 0
@@ -107,8 +109,8 @@ class Session:
         words = self.out.read("uint64")
         guard = self.target.read("uint8", _GUARD, offset=end)
         first = _OUT_HEADER // 8
-        kept = np.array(words[first : first + plan.ctas * iterations], dtype=np.float64)
-        taken.samples.append(kept.reshape(plan.ctas, iterations))
+        kept = np.array(words[first : first + 2 * plan.ctas * iterations])
+        taken.samples.append(durations(plan, kept.reshape(plan.ctas, iterations, 2)))
         if plan.verify:
             taken.wrong += int(words[0]) + int(np.count_nonzero(guard != _GUARD_BYTE))
         taken.warmup += warmup
@@ -148,13 +150,23 @@ class Session:
         self.comm.close()
 
 
+def durations(plan: Plan, kept: npt.NDArray[np.uint64]) -> Samples:
+    """Nanoseconds, of shape (blocks, iterations), from starts and ends of shape (blocks, iterations, 2).
+
+    Where blocks share what is measured, it is one time from the first start to the last end: they need not run at once.
+    """
+    starts, ends = kept[..., 0], kept[..., 1]
+    if plan.test in ("bandwidth", "rate"):
+        starts, ends = starts.min(axis=0, keepdims=True), ends.max(axis=0, keepdims=True)
+    return (ends - starts).astype(np.float64)
+
+
 def microseconds(plan: Plan, nbytes: int, samples: Samples) -> Samples:
     """One time per sample as the test defines it, from nanoseconds of shape (blocks, iterations)."""
     if plan.test == "alltoall":
         return samples.ravel() / 1e3
     if plan.test == "latency":
         return samples.ravel() / 2 / 1e3
-    # Blocks send at the same time, so the time between two messages is that much shorter.
     return samples.ravel() / (plan.definition.messages(nbytes) * plan.ctas) / 1e3
 
 

@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(1024)
               gin::signal_inc{channel.data});
     }
     failed = failed || !net.wait(gin::block, channel.data, data_before + uint64_t(round + 1) * distances).ok();
-    if (threadIdx.x == 0) keep(out, plan, round, now() - start);
+    if (threadIdx.x == 0) keep(out, plan, round, start, now());
     failed = failed || !net.flush(gin::block).ok();
     if (__syncthreads_or(failed)) break;
     if (plan.verify) {

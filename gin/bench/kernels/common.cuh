@@ -43,12 +43,13 @@ struct Channel {
   }
 };
 
-// Word 0 of `out` counts the elements that were wrong; from word 8 on there is one time in nanoseconds for each block
-// and kept iteration.
-GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t nanoseconds) {
+// Word 0 of `out` counts the elements that were wrong; from word 8 on there is a start and an end in nanoseconds for each
+// block and kept iteration.
+GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t start, uint64_t end) {
   if (round < plan.warmup) return;
   uint64_t* sample = static_cast<uint64_t*>(out.local(64));
-  sample[uint64_t(blockIdx.x) * plan.iterations + (round - plan.warmup)] = nanoseconds;
+  sample += 2 * (uint64_t(blockIdx.x) * plan.iterations + (round - plan.warmup));
+  sample[0] = start, sample[1] = end;
 }
 
 GIN_DEVICE uint64_t now() { return gin::platform::clock_ns(); }
@@ -147,7 +148,7 @@ GIN_DEVICE void stream(const gin::Comm& comm, const gin::Window& source, const g
     if (threadIdx.x == 0) {
       if (sender) {
         failed = !net.wait(gin::thread, channel.done, done_before + round + 1).ok();
-        keep(out, plan, round, now() - start);
+        keep(out, plan, round, start, now());
         failed = failed || !net.flush(gin::thread).ok();
       } else {
         failed = !net.wait(gin::thread, channel.data, data_before + (round + 1) * arrivals).ok();

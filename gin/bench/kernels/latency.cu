@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         start = now();
         net.put(Coop{}, peer, target, place, source, place, plan.bytes, gin::signal_inc{channel.data});
         failed = failed || !net.wait(Coop{}, channel.data, data_before + round + 1).ok();
-        if (threadIdx.x == 0) keep(out, plan, round, now() - start);
+        if (threadIdx.x == 0) keep(out, plan, round, start, now());
       } else {
         if (threadIdx.x == 0) net.signal(peer, gin::signal_inc{channel.ready});
         failed = !net.wait(Coop{}, channel.data, data_before + round + 1).ok();

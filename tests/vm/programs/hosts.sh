@@ -10,6 +10,7 @@ job() { # NAME PROGRAM...
   port=$((port + 1))
   echo "== $name"
   GIN_RENDEZVOUS=tcp://$MASTER_ADDR:$port timeout 150 "$python" "$@" 2>&1 || status=$?
+  echo
   echo "== $name ended with $status"
 }
 
