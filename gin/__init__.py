@@ -19,6 +19,7 @@ from gin.errors import (
     Error,
     KernelError,
     OutOfMemoryError,
+    RangeError,
     RemoteError,
     TimeoutError,
     UnsupportedError,
@@ -40,6 +41,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "OutOfMemoryError",
+    "RangeError",
     "RemoteError",
     "TimeoutError",
     "UnsupportedError",
@@ -63,7 +65,13 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'gin' has no attribute {name!r}")
     from importlib import import_module
+    from importlib.util import find_spec
 
+    if find_spec("gin._core") is None:
+        raise ImportError(
+            f"{__path__[0]} is gin's source tree, not an installed gin: its extension is not built there. Run from another "
+            "folder, or install the tree with `pip install -e .`"
+        )
     value = getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value

@@ -103,6 +103,7 @@ class Comm:
         self._flights: list[Any] = []  # what launches that were not waited for hold on to
         self._error: BaseException | None = None
         self._closed = False
+        self._process = os.getpid()
         self._arrays_used = False
         check_agreement(self._exchange.gather("settings", config.agreement))
         with contextlib.ExitStack() as undo:
@@ -208,7 +209,7 @@ class Comm:
 
     def close(self) -> None:
         """Waits for launches and gives everything back; bounded, also after a failure. Not collective."""
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         try:
@@ -310,6 +311,11 @@ class Comm:
             self._backend.forget(region)
 
     def _check_open(self) -> None:
+        if os.getpid() != self._process:
+            raise Error(
+                f"this communicator belongs to process {self._process}, of which this one ({os.getpid()}) was forked; "
+                "open one here"
+            )
         if self._closed:
             raise Error("this communicator is closed")
 

@@ -14,6 +14,7 @@ __all__ = [
     "Error",
     "KernelError",
     "OutOfMemoryError",
+    "RangeError",
     "RemoteError",
     "TimeoutError",
     "UnsupportedError",
@@ -40,6 +41,10 @@ class ConfigError(Error):
 
 class ArgumentError(Error, TypeError, ValueError):
     """An argument of a call has a wrong type, value or size. Also a builtin `TypeError` and `ValueError`."""
+
+
+class RangeError(ArgumentError, IndexError):
+    """A kernel's operation named a peer, a place or an id out of range (GIN_CHECK=1). Also a builtin `IndexError`."""
 
 
 class UnsupportedError(Error):

@@ -8,7 +8,7 @@ from typing import Any
 
 from gin import _core
 from gin.config import Config, format_duration, format_ranks
-from gin.errors import ArgumentError, Error, RemoteError, TimeoutError, UnsupportedError
+from gin.errors import Error, RangeError, RemoteError, TimeoutError, UnsupportedError
 
 __all__ = ["Story", "describe", "exception"]
 
@@ -68,7 +68,7 @@ def exception(record: Mapping[str, Any], story: Story) -> Error:
         return RemoteError(f"{what} failed at the peer or on the way: {why}", record=details)
     if code == RANGE:
         limits = f"asked for {record['seen']}, the limit is {record['expected']}"
-        return _RangeError(f"{what} is out of range: {limits}", record=details)
+        return RangeError(f"{what} is out of range: {limits}", record=details)
     if code == UNSUPPORTED:
         return UnsupportedError(f"{what} is not supported here", record=details)
     return Error(f"{what} failed inside gin (detail {record['detail']})", record=details)
@@ -83,7 +83,3 @@ def _overdue(record: Mapping[str, Any], what: str, story: Story) -> str:
         "A peer has not sent what this rank waits for, or needs longer: GIN_TIMEOUT sets the deadline"
         + (f"\n{story.where}" if story.where else "")
     )
-
-
-class _RangeError(ArgumentError, IndexError):
-    """Raised for an operation that GIN_CHECK=1 found out of range. Also a builtin `IndexError`."""

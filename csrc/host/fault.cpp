@@ -18,12 +18,26 @@ constexpr size_t signal_stack_bytes = 64 * 1024;
 
 // Signal handlers belong to the process and find their thread's data in thread-local storage; there is no other way.
 thread_local Scheduler* active = nullptr;
-struct sigaction previous_segv, previous_bus;
+constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+struct sigaction previous[NSIG];
 
-void describe(const void* address) {
+const char* meaning(int number) {
+  switch (number) {
+    case SIGFPE:
+      return "integer division by zero, or overflow of one, at address";
+    case SIGILL:
+      return "illegal instruction at address";
+    case SIGBUS:
+      return "bus error (memory that the machine could not give) at address";
+    default:
+      return "segmentation fault at address";
+  }
+}
+
+void describe(int number, const void* address) {
   const Thread* t = active->current();
   if (!t) return;
-  const Thread* below = active->arena().overrun(address);
+  const Thread* below = number == SIGFPE || number == SIGILL ? nullptr : active->arena().overrun(address);
   char text[512];
   int length =
       std::snprintf(text, sizeof text, "gin: kernel %s, block (%u,%u,%u) thread (%u,%u,%u): ", active->kernel_name(),
@@ -36,22 +50,22 @@ void describe(const void* address) {
                             "a window, and bound recursion\n",
                             static_cast<unsigned long long>(stack_bytes >> 10));
   } else {
-    length += std::snprintf(text + length, room, "segmentation fault at address %p\n", address);
+    length += std::snprintf(text + length, room, "%s %p\n", meaning(number), address);
   }
   if (size_t(length) > sizeof text) length = sizeof text;
   [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text, size_t(length));
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
-  if (active) describe(info->si_addr);
-  const struct sigaction& previous = number == SIGSEGV ? previous_segv : previous_bus;
-  if (previous.sa_flags & SA_SIGINFO) {
-    previous.sa_sigaction(number, info, context);
-  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
-    previous.sa_handler(number);
+  if (active) describe(number, info->si_addr);
+  const struct sigaction& before = previous[number];
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(number, info, context);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(number);
   } else {
     // Returning repeats the access, now with the default action.
-    sigaction(number, &previous, nullptr);
+    sigaction(number, &before, nullptr);
   }
 }
 
@@ -60,8 +74,7 @@ void install() {
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGSEGV, &action, &previous_segv);
-  sigaction(SIGBUS, &action, &previous_bus);
+  for (int number : signals) sigaction(number, &action, &previous[number]);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,6 +99,8 @@ def sizes_between(minimum: int, maximum: int, factor: float) -> list[int]:
     """Sizes from `minimum` up to at most `maximum`, each `factor` times the one before it; after 0 comes 1."""
     if minimum > maximum:
         raise ValueError(f"the smallest size {minimum} is above the largest {maximum}")
+    if not math.isfinite(factor):
+        raise ValueError(f"a step factor is a number above 1, not {factor}")
     if factor <= 1:
         raise ValueError(f"a step factor of {factor:g} never reaches the largest size; give one above 1")
     sizes = [0] if minimum == 0 else []

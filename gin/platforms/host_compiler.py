@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -16,7 +17,7 @@ from gin.backends import folder
 from gin.config import Config
 from gin.errors import CompileError, ConfigError
 from gin.platforms.cache import Cache, folder_digest
-from gin.platforms.host_source import compiler_flags, prepare
+from gin.platforms.host_source import SOURCE_NAME, compiler_flags, prepare
 
 __all__ = ["Compiler", "find_compiler", "include_folders"]
 
@@ -81,7 +82,7 @@ class Compiler:
     def compile(self, source: str, entry: str) -> Path:
         """The shared object of a kernel: from the cache, or compiled now. Raises CompileError."""
         unit = prepare(source, entry)
-        return self._cache.obtain(self._key(unit), lambda scratch: self._run(unit, entry, scratch))
+        return self._cache.obtain(self._key(unit), lambda scratch: self._run(source, unit, entry, scratch))
 
     def _key(self, unit: str) -> str:
         path, version = find_compiler(self._config.cxx)
@@ -90,10 +91,11 @@ class Compiler:
         text = json.dumps([_core.__version__, version, os.path.realpath(path), command, _headers_digest(folders), unit])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _run(self, unit: str, entry: str, scratch: Path) -> Path:
+    def _run(self, text: str, unit: str, entry: str, scratch: Path) -> Path:
         self.runs += 1
-        source, made = scratch / "kernel.cu", scratch / "kernel.so"
+        source, made = scratch / "unit.cu", scratch / "kernel.so"
         source.write_text(unit, encoding="utf-8")
+        (scratch / SOURCE_NAME).write_text(text, encoding="utf-8")  # which the compiler's messages quote
         try:
             done = subprocess.run(
                 self.command(source, made, entry),
@@ -115,8 +117,10 @@ class Compiler:
 
 def _explain(entry: str, unit: str, stderr: str) -> str:
     """The compiler's message, with what it most likely means first."""
-    if "__global__" not in unit:
+    kernels = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)", unit)
+    if not kernels:
         return f"the source has no __global__ function, so no kernel {entry!r}"
-    missing = f"'{entry}'" in stderr and "gin-entry" in stderr
-    head = f"the source has no kernel named {entry!r}" if missing else f"kernel {entry!r} does not compile"
-    return f"{head}:\n{stderr.strip()}"
+    if f"'{entry}'" in stderr and "gin-entry" in stderr and "kernel.cu:" not in stderr:
+        return f"the source has no kernel named {entry!r}; it has {', '.join(dict.fromkeys(kernels))}"
+    hint = "" if "gin/gin.cuh" in unit or "gin::" not in unit else " (it does not include <gin/gin.cuh>)"
+    return f"kernel {entry!r} does not compile{hint}:\n{stderr.strip()}"

@@ -90,7 +90,7 @@ class Context {
 
   // Waits until signal ids[i] is at least least[i]: for some i, which is returned; for every i; or for one or more, of which
   // the positions are written to `which` and the number is returned through `found`. Arrays of `count`, readable by the
-  // whole group.
+  // whole group. None to wait for is done at once: wait_any then finds the position `count`.
   template <class Coop>
   GIN_DEVICE Found wait_any(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count) const;
   template <class Coop>

@@ -70,15 +70,19 @@ GIN_DEVICE Status disseminate(Channel channel, Team team, uint32_t index) {
 
 constexpr uint32_t exchange_members = 8;  // up to here one exchange takes less time than rounds of it
 
-GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
-  if (!GIN_CHECK) return true;
+// A team is made of ranks, this one among them.
+GIN_DEVICE bool check_team(Channel channel, Team team, uint32_t index) {
   const Comm& comm = channel.comm;
-  const uint32_t members = team.members(comm);
-  return check_id(channel, Operation::barrier, index, comm.barriers) &&
-         check_peer(channel, Operation::barrier, team.world(members - 1)) &&
-         (comm.rank >= team.start && team.member(comm.rank) < members && team.world(team.member(comm.rank)) == comm.rank
-              ? true
-              : refuse(channel, Operation::barrier, comm.rank, index, members, team.member(comm.rank)));
+  const uint64_t members = team.members(comm), last = team.start + uint64_t(team.stride) * (members - 1);
+  const bool regular = team.stride != 0 && last < comm.size;
+  const bool member = regular && comm.rank >= team.start && (comm.rank - team.start) % team.stride == 0 &&
+                      (comm.rank - team.start) / team.stride < members;
+  return member || refuse(channel, Operation::barrier, comm.rank, index, comm.size, last);
+}
+
+GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
+  return !GIN_CHECK ||
+         (check_id(channel, Operation::barrier, index, channel.comm.barriers) && check_team(channel, team, index));
 }
 
 }  // namespace impl

@@ -83,7 +83,7 @@ GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_
   coop.sync();
   Status status;
   uint32_t index = count;
-  if (coop.leader()) {
+  if (coop.leader() && count) {
     status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait, count ? ids[0] : 0), 1, comm_.timeout_ns,
                               [&]() -> uint64_t {
                                 for (uint32_t i = 0; i < count; ++i) {

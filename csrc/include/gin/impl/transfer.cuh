@@ -109,7 +109,8 @@ GIN_DEVICE void Context::iput(Coop coop, uint32_t peer, const Window& dst, uint6
   }
   coop.sync();
   const impl::Signal each = impl::to_signal(remote);
-  if (each.present && coop.leader() && impl::check_actions(channel(), Operation::put, each, impl::no_counter)) {
+  if (each.present && coop.leader() && impl::check_peer(channel(), Operation::put, peer) &&
+      impl::check_actions(channel(), Operation::put, each, impl::no_counter) && !(GIN_CHECK && impl::failed(comm_))) {
     impl::send_signal(channel(), peer, impl::Signal{true, true, each.id, each.add});
   }
   coop.sync();

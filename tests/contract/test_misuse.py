@@ -1,0 +1,90 @@
+"""What a program can get wrong at the edge of the API ends with a name for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gin
+
+HEAD = '#include <gin/gin.cuh>\nextern "C" __global__ void k(gin::Comm comm, gin::Window w) { gin::Context net(comm); '
+
+
+def run(world, line, ranks=2, **settings):
+    source = HEAD + line + " }"
+
+    def body(comm):
+        window = comm.window(64)
+        comm.compile(source, "k").launch(window)
+        comm.synchronize()
+
+    world.run(ranks, body, **settings)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_strided_put_to_nobody_is_refused_signal_and_all(world, count):
+    with pytest.raises(gin.RangeError, match="put to rank 999999"):
+        run(world, f"net.iput(gin::block, 999999, w, 0, 8, w, 0, 8, 4, {count}, gin::signal_inc{{0}});")
+
+
+@pytest.mark.parametrize("team", ["gin::Team{0, 0, 0}", "gin::Team{0, 1u << 31, 3}", "gin::Team{1, 1, 2}"])
+def test_a_team_that_is_none_is_refused(world, team):
+    with pytest.raises(gin.RangeError, match="barrier"):
+        run(world, f"net.barrier(gin::block, {team});")
+
+
+def test_waiting_for_any_of_no_signals_is_done_at_once(world):
+    run(world, "if (net.wait_any(gin::block, nullptr, nullptr, 0).index != 0) __trap();")
+
+
+def test_a_compile_error_quotes_the_users_own_line(world):
+    def body(comm):
+        comm.compile(f"{HEAD}\n  int first;\n  net.wiat(gin::thread, 0, 1); }}", "k")
+
+    with pytest.raises(gin.CompileError, match=r"kernel\.cu:4:7.*\n +4 \| +net\.wiat"):
+        world.run(1, body)
+
+
+def test_a_missing_kernel_is_told_with_those_there_are(world):
+    def body(comm):
+        comm.compile(HEAD + "}", "mien")
+
+    with pytest.raises(gin.CompileError, match="no kernel named 'mien'; it has k$"):
+        world.run(1, body)
+
+
+def test_a_forked_child_cannot_use_its_parents_communicator(world):
+    def body(comm):
+        child = os.fork()
+        if child == 0:
+            try:
+                comm.barrier()
+                os._exit(1)
+            except gin.Error as error:
+                comm.close()
+                os._exit(0 if "forked" in str(error) else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        comm.barrier()
+
+    world.run(2, body)
+
+
+def test_a_source_tree_without_its_extension_says_so(tmp_path):
+    (tmp_path / "gin").mkdir()
+    package = os.path.dirname(gin.__file__)
+    for name in ("__init__.py", "_version.py", "errors.py"):
+        with open(os.path.join(package, name)) as file:
+            (tmp_path / "gin" / name).write_text(file.read())
+    done = subprocess.run(
+        [sys.executable, "-c", "import gin; gin.init()"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+    )
+    assert done.returncode and "is gin's source tree" in done.stderr
