@@ -11,10 +11,14 @@ ALIGNMENT = 256  # bytes; wide accesses of different windows never share a line
 
 
 class Heap:
-    """First fit over one range of bytes. Every rank makes the same calls, so offsets are equal everywhere."""
+    """First fit over one range of bytes. Every rank makes the same calls, so offsets are equal everywhere.
+
+    `fresh` is the offset from which on nothing has ever been taken.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.fresh = 0
         self._used: dict[int, int] = {}  # offset -> size
 
     @property
@@ -32,6 +36,7 @@ class Heap:
         if at + size > self.nbytes:
             return None
         self._used[at] = size
+        self.fresh = max(self.fresh, at + size)
         return at
 
     def place(self, sizes: list[int]) -> int:

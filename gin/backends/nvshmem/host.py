@@ -38,8 +38,10 @@ class Backend(shared_memory.HostBackend):
         sizes, closed = self.release_closed(tag, nbytes)
         for region in closed:
             self._allocator.give_back(self._places.pop(region.number))
-        region = self._cut(self.regions.take(), self._allocator.place(sizes), sizes)
-        region.memory[:] = 0
+        fresh = self._allocator.fresh
+        offset = self._allocator.place(sizes)
+        region = self._cut(self.regions.take(), offset, sizes)
+        region.memory[: max(0, fresh - offset)] = 0  # the rest has never been written
         self.job.exchange.agree(f"{tag}: zero", lambda: None)
         return region
 
