@@ -26,7 +26,7 @@ T* at(uint64_t address) {
 struct Setup {
   uint32_t rank, size, contexts, ids;
   Window control;
-  uint64_t record, failed;
+  uint64_t record, failed, timeout_ns;
 };
 
 Setup read_setup(const nb::dict& fields) {
@@ -40,6 +40,7 @@ Setup read_setup(const nb::dict& fields) {
                    nb::cast<uint64_t>(control[2]), at<const PeerWindow>(nb::cast<uint64_t>(control[3]))};
   setup.record = nb::cast<uint64_t>(fields["record"]);
   setup.failed = nb::cast<uint64_t>(fields["failed"]);
+  setup.timeout_ns = nb::cast<uint64_t>(fields["timeout_ns"]);
   return setup;
 }
 
@@ -57,6 +58,10 @@ Card make_card(Nic* nic, const Setup& setup) {
   };
   card.posted = [](void* self, uint32_t context) { return static_cast<Nic*>(self)->posted(context); };
   card.progress = [](void* self, uint32_t context) { static_cast<Nic*>(self)->progress(context); };
+  card.overdue = [](void* self, uint32_t context, Operation operation, uint64_t timeout_ns) {
+    static_cast<Nic*>(self)->overdue(context, operation, timeout_ns);
+  };
+  card.timeout_ns = setup.timeout_ns;
   card.failed = at<const uint32_t>(setup.failed);
   card.rank = setup.rank;
   card.size = setup.size;

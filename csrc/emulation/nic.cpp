@@ -94,6 +94,17 @@ void Nic::progress(uint32_t context) {
   }
 }
 
+void Nic::overdue(uint32_t context, Operation operation, uint64_t timeout_ns) {
+  proxy::Failure failure;
+  failure.code = Code::timeout;
+  failure.operation = operation;
+  failure.context = context;
+  failure.expected = streams_[context].issued;
+  failure.seen = streams_[context].retired;
+  failure.detail = timeout_ns;
+  proxy::fail(*record_, failure);
+}
+
 bool Nic::completed(uint32_t context, uint64_t number) {
   if (streams_[context].retired < number) progress(context);
   return streams_[context].retired >= number;

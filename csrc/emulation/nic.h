@@ -24,6 +24,9 @@ class Nic {
   uint64_t posted(uint32_t context) const { return streams_[context].issued; }
   void progress(uint32_t context);
 
+  // Records that a wait for this card has passed its deadline.
+  void overdue(uint32_t context, Operation operation, uint64_t timeout_ns);
+
  private:
   struct Slot {
     uint64_t* counter;

@@ -121,6 +121,7 @@ class HostBackend(Backend):
             "control": self.control.fields,
             "record": self.record,
             "failed": self.record,
+            "timeout_ns": round(job.config.timeout * 1e9),
         }
 
 

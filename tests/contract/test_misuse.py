@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from worlds import World
 
 import gin
 
@@ -88,3 +89,11 @@ def test_a_source_tree_without_its_extension_says_so(tmp_path):
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     assert done.returncode and "is gin's source tree" in done.stderr
+
+
+@pytest.mark.parametrize("wait", ["flush", "quiet"])
+@pytest.mark.parametrize("backend", ["nvshmem", "nccl_gin", "ibrc_proxy"])
+def test_waiting_for_a_wire_that_completes_nothing_ends_at_the_deadline(backend, wait):
+    world = World(backend, "native", {"hold": 1})
+    with pytest.raises(gin.TimeoutError, match=r"passed its deadline of 1s"):
+        run(world, f"net.put(gin::thread, 0, w, 0, w, 8, 8); net.{wait}(gin::block);", 1, timeout="1s")

@@ -17,7 +17,10 @@ struct Card {
   bool (*settled)(void* nic, uint32_t context, uint64_t number);    // ... and settled at its target
   uint64_t (*posted)(void* nic, uint32_t context);                  // the last number
   void (*progress)(void* nic, uint32_t context);
-  const uint32_t* failed;  // nonzero once the job has failed: what then cannot be posted is dropped
+  void (*overdue)(void* nic, uint32_t context, Operation operation,
+                  uint64_t timeout_ns);  // records that a wait has passed its deadline
+  uint64_t timeout_ns;                   // deadline of every wait, 0 for none
+  const uint32_t* failed;  // nonzero once the job has failed: waits end, and what cannot be posted is dropped
   uint32_t rank, size;
   ControlLayout layout;
   Window control;

@@ -56,7 +56,7 @@ T shmem_atomic(T* target, wire::Atomic atomic, T value, T compare, int pe) {
   request.value = value;
   request.compare = compare;
   const uint64_t number = submit(shmem().card, request);
-  while (!shmem().card.completed(shmem().card.nic, 0, number)) host::yield();
+  finish(shmem().card, 0, number);
   return old;
 }
 
