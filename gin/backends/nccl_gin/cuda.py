@@ -1,7 +1,7 @@
 """NCCL on GPUs, through nccl4py: a registered window per allocation, of its own size on each rank.
 
-Where NCCL finds no transport for GIN (no RDMA NIC), only loads and stores between GPUs remain: routes are direct then, and
-native is refused.
+Where there is no RDMA NIC, NCCL's GIN runs on gin's RMA plugin (plugin.py). Where NCCL finds no transport for GIN at all,
+only loads and stores between GPUs remain: routes are direct then, and native is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from gin.backends.base import Job, Region
 from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
+from gin.backends.nccl_gin import plugin
 from gin.errors import ArgumentError, ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
 from gin.platforms.cuda_memory import EXTRA, DeviceMemory, library
@@ -37,6 +38,9 @@ class Backend(CudaBackend):
         self._bindings = library("nccl.bindings.nccl")
         if config.share_gpu:
             os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        self._no_plugin = "route=direct needs no transport"
+        if config.route != "direct":
+            self._no_plugin = plugin.choose(job.exchange, job.local_size, job.size)
         job.exchange.agree("nccl version", self._check_version)
         uid = job.exchange.gather("nccl id", self._make_id)[0]
         job.exchange.agree("nccl start", lambda: self._start(bytes.fromhex(uid)))
@@ -104,13 +108,18 @@ class Backend(CudaBackend):
         if self.job.config.route == "native" and not self._gin:
             raise UnsupportedError(
                 "nccl_gin cannot take route=native here: NCCL finds no transport for GIN (no RDMA NIC with GPUDirect, "
-                "and no RMA plugin in NCCL_RMA_PLUGIN); use route=direct, or another backend"
+                f"and {self._plugin_state()}); use route=direct, or another backend; NCCL_DEBUG=INFO shows what NCCL tried"
             )
         if not self._gin and self._comm.properties.n_lsa_teams != 1:
             raise UnsupportedError(
                 "nccl_gin reaches no rank that is not load/store accessible here: NCCL finds no transport for GIN, and the "
                 f"ranks form {self._comm.properties.n_lsa_teams} groups of GPUs that reach one another"
             )
+
+    def _plugin_state(self) -> str:
+        if self._no_plugin:
+            return f"gin's RMA plugin is not used: {self._no_plugin}"
+        return f"gin's RMA plugin {os.environ[plugin.VARIABLE]} was not taken"
 
     def _share(self, tag: str, number: int, nbytes: int, flags: int = 0) -> Region:
         """Allocates this rank's part of a window and registers it. Collective."""

@@ -1,0 +1,34 @@
+#include "nccl_plugin/region.h"
+
+#include <sstream>
+
+#include "error.h"
+
+namespace gin::rma {
+
+std::string describe(const Region& region, const std::optional<Exported>& exported) {
+  std::ostringstream out;
+  out << region.number << ' ' << region.bytes << ' ' << int(region.cuda) << ' ' << (exported ? exported->offset : 0);
+  if (exported)
+    for (uint64_t bytes : exported->bytes) out << ' ' << bytes;
+  return out.str();
+}
+
+Part understand(Letter& letter, const Gpu* gpu, std::string& note) {
+  std::istringstream in(letter.text);
+  uint32_t number = 0;
+  Part part;
+  Exported exported;
+  if (!(in >> number >> part.bytes >> part.cuda >> exported.offset))
+    throw Error(Error::Kind::internal, "registering memory: not understood: " + letter.text.substr(0, 80));
+  for (uint64_t bytes; in >> bytes;) exported.bytes.push_back(bytes);
+  exported.allocations = std::move(letter.descriptors);
+  if (!part.cuda || exported.bytes.empty()) return part;
+  if (!gpu || exported.bytes.size() != exported.allocations.size()) return part;
+  part.mapping = gpu->map(exported);
+  if (part.mapping) part.reached = reinterpret_cast<char*>(uintptr_t(part.mapping->address()));
+  if (!part.mapping) note = "its GPU is not reached from this one";
+  return part;
+}
+
+}  // namespace gin::rma

@@ -1,0 +1,271 @@
+// As much of NVIDIA's driver as the RMA plugin calls, on host memory: allocations that can be exported or not, streams that
+// run late and in threads of their own, and refusals where a GPU would fault. Not a model of speed.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+constexpr int success = 0, invalid = 1, not_ready = 600, illegal_address = 700, already_pinned = 712, not_pinned = 713;
+constexpr uint64_t granule = 2 << 20;
+
+struct Range {
+  uint64_t bytes;
+  int fd;  // of an allocation or a mapping of one; -1 for pinned memory
+  bool exportable;
+};
+
+std::mutex mutex;
+std::map<uint64_t, Range> device, pinned;  // by address
+std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0};
+thread_local void* context = nullptr;
+
+const Range* within(const std::map<uint64_t, Range>& ranges, uint64_t address, uint64_t bytes,
+                    uint64_t* base = nullptr) {
+  auto found = ranges.upper_bound(address);
+  if (found == ranges.begin()) return nullptr;
+  --found;
+  if (address + bytes > found->first + found->second.bytes) return nullptr;
+  if (base) *base = found->first;
+  return &found->second;
+}
+
+bool reached(uint64_t address, uint64_t bytes) {
+  std::lock_guard<std::mutex> held(mutex);
+  return within(device, address, bytes) || within(pinned, address, bytes);
+}
+
+struct Stream {
+  Stream() : worker([this] { run(); }) { ++live_streams; }
+  ~Stream() {
+    {
+      std::lock_guard<std::mutex> held(guard);
+      ending = true;
+    }
+    wake.notify_one();
+    worker.join();
+    --live_streams;
+  }
+  void put(std::function<void()> work) {
+    {
+      std::lock_guard<std::mutex> held(guard);
+      queue.push_back(std::move(work));
+    }
+    wake.notify_one();
+  }
+  bool idle() {
+    std::lock_guard<std::mutex> held(guard);
+    return queue.empty();
+  }
+  void run() {
+    std::mt19937 random(uint32_t(uintptr_t(this) >> 4));
+    std::unique_lock<std::mutex> held(guard);
+    for (;;) {
+      wake.wait(held, [this] { return ending || !queue.empty(); });
+      if (queue.empty()) return;
+      auto work = queue.front();
+      held.unlock();
+      if (random() % 8 == 0) usleep(random() % 200);
+      work();
+      held.lock();
+      queue.pop_front();
+    }
+  }
+  std::mutex guard;
+  std::condition_variable wake;
+  std::deque<std::function<void()>> queue;
+  bool ending = false;
+  std::thread worker;
+};
+
+Stream& stream_of(void* stream) { return *static_cast<Stream*>(stream); }
+void* at(uint64_t address) { return reinterpret_cast<void*>(uintptr_t(address)); }
+
+int write_word(void* stream, uint64_t to, uint64_t value, uint64_t bytes) {
+  if (to % bytes || !reached(to, bytes)) return illegal_address;
+  stream_of(stream).put([=] {
+    if (bytes == 8)
+      __atomic_store_n(static_cast<uint64_t*>(at(to)), value, __ATOMIC_RELEASE);
+    else
+      __atomic_store_n(static_cast<uint32_t*>(at(to)), uint32_t(value), __ATOMIC_RELEASE);
+  });
+  return success;
+}
+
+struct Word {
+  uint32_t operation;
+  uint64_t address, value;
+  uint32_t flags;
+  uint64_t alias, unused;
+};
+
+struct Properties {
+  int type, handle_types, location[2];
+  void* win32;
+  unsigned char flags[8];
+};
+
+}  // namespace
+
+// For tests: memory of a GPU, and what is still held.
+API void* fake_allocate(uint64_t bytes, int exportable) {
+  bytes = (bytes + granule - 1) / granule * granule;
+  const int fd = memfd_create("gpu", MFD_CLOEXEC);
+  if (ftruncate(fd, off_t(bytes)) != 0) return nullptr;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  std::lock_guard<std::mutex> held(mutex);
+  device[uint64_t(uintptr_t(memory))] = {bytes, fd, exportable != 0};
+  return memory;
+}
+API void fake_free(void* memory) {
+  std::lock_guard<std::mutex> held(mutex);
+  auto found = device.find(uint64_t(uintptr_t(memory)));
+  munmap(memory, found->second.bytes);
+  close(found->second.fd);
+  device.erase(found);
+}
+API int fake_live() { return live_streams + live_mappings + live_pins; }
+
+API int cuCtxGetCurrent(void** out) { return *out = context, success; }
+API int cuCtxSetCurrent(void* given) { return context = given, success; }
+API int cuCtxGetDevice(int* out) { return *out = int(uintptr_t(context)) - 1, success; }
+API int cuGetErrorString(int, const char** text) { return *text = "fake", success; }
+API int cuStreamCreateWithPriority(void** out, unsigned, int) {
+  if (!context) return invalid;
+  *out = new Stream;
+  return success;
+}
+API int cuStreamDestroy_v2(void* stream) { return delete &stream_of(stream), success; }
+API int cuStreamQuery(void* stream) { return stream_of(stream).idle() ? success : not_ready; }
+API int cuStreamSynchronize(void* stream) {
+  while (!stream_of(stream).idle()) usleep(10);
+  return success;
+}
+API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  if (!context) return invalid;
+  if (reached(from, bytes) && reached(to, bytes)) {
+    stream_of(stream).put([=] { std::memcpy(at(to), at(from), bytes); });
+  } else if (reached(to, bytes)) {  // from memory that is not pinned: taken at once
+    auto staged = std::make_shared<std::string>(static_cast<char*>(at(from)), bytes);
+    stream_of(stream).put([=] { std::memcpy(at(to), staged->data(), bytes); });
+  } else if (reached(from, bytes)) {
+    stream_of(stream).put([=] { std::memcpy(at(to), at(from), bytes); });
+    cuStreamSynchronize(stream);
+  } else {
+    return illegal_address;
+  }
+  return success;
+}
+API int cuStreamWriteValue64_v2(void* stream, uint64_t to, uint64_t value, unsigned) {
+  return write_word(stream, to, value, 8);
+}
+API int cuStreamWriteValue32_v2(void* stream, uint64_t to, uint32_t value, unsigned) {
+  return write_word(stream, to, value, 4);
+}
+API int cuStreamBatchMemOp_v2(void* stream, unsigned count, Word* words, unsigned) {
+  for (unsigned i = 0; i < count; ++i) {
+    if (words[i].operation != 2 && words[i].operation != 5) return invalid;
+    const int result = write_word(stream, words[i].address, words[i].value, words[i].operation == 5 ? 8 : 4);
+    if (result) return result;
+  }
+  return success;
+}
+API int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
+  *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  std::lock_guard<std::mutex> held(mutex);
+  pinned[uint64_t(uintptr_t(*out))] = {bytes, -1, false};
+  return success;
+}
+API int cuMemFreeHost(void* memory) {
+  std::lock_guard<std::mutex> held(mutex);
+  pinned.erase(uint64_t(uintptr_t(memory)));
+  free(memory);
+  return success;
+}
+API int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+  std::lock_guard<std::mutex> held(mutex);
+  const uint64_t begin = uint64_t(uintptr_t(memory));
+  for (auto& [base, range] : pinned)
+    if (begin < base + range.bytes && base < begin + bytes) return already_pinned;
+  pinned[begin] = {bytes, -1, false};
+  ++live_pins;
+  return success;
+}
+API int cuMemHostUnregister(void* memory) {
+  std::lock_guard<std::mutex> held(mutex);
+  if (!pinned.erase(uint64_t(uintptr_t(memory)))) return not_pinned;
+  --live_pins;
+  return success;
+}
+API int cuMemHostGetDevicePointer_v2(uint64_t* out, void* memory, unsigned) {
+  return *out = uint64_t(uintptr_t(memory)), success;
+}
+API int cuMemGetAddressRange_v2(uint64_t* base, size_t* bytes, uint64_t address) {
+  std::lock_guard<std::mutex> held(mutex);
+  const Range* found = within(device, address, 1, base);
+  if (!found) return invalid;
+  *bytes = found->bytes;
+  return success;
+}
+// A handle is a descriptor and one bit.
+API int cuMemRetainAllocationHandle(unsigned long long* handle, void* address) {
+  std::lock_guard<std::mutex> held(mutex);
+  const Range* found = within(device, uint64_t(uintptr_t(address)), 1);
+  if (!found) return invalid;
+  *handle = uint64_t(dup(found->fd)) * 2 + found->exportable;
+  return success;
+}
+API int cuMemRelease(unsigned long long handle) { return close(int(handle / 2)), success; }
+API int cuMemGetAllocationPropertiesFromHandle(Properties* out, unsigned long long handle) {
+  return out->handle_types = int(handle % 2), success;
+}
+API int cuMemExportToShareableHandle(int* out, unsigned long long handle, int, unsigned long long) {
+  if (handle % 2 == 0) return invalid;
+  return *out = fcntl(int(handle / 2), F_DUPFD_CLOEXEC, 0), success;
+}
+API int cuMemImportFromShareableHandle(unsigned long long* handle, void* descriptor, int) {
+  if (getenv("FAKE_NO_IMPORT")) return invalid;
+  const int fd = dup(int(intptr_t(descriptor)));
+  if (fd < 0) return invalid;
+  *handle = uint64_t(fd) * 2 + 1;
+  return success;
+}
+API int cuMemAddressReserve(uint64_t* out, size_t bytes, size_t, uint64_t, unsigned long long) {
+  *out = uint64_t(uintptr_t(mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)));
+  ++live_mappings;
+  return success;
+}
+API int cuMemAddressFree(uint64_t base, size_t bytes) {
+  munmap(at(base), bytes);
+  --live_mappings;
+  return success;
+}
+API int cuMemMap(uint64_t base, size_t bytes, size_t offset, unsigned long long handle, unsigned long long) {
+  const int fd = dup(int(handle / 2));
+  mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, off_t(offset));
+  std::lock_guard<std::mutex> held(mutex);
+  device[base] = {bytes, fd, false};
+  return success;
+}
+API int cuMemUnmap(uint64_t base, size_t bytes) {
+  std::lock_guard<std::mutex> held(mutex);
+  for (auto range = device.lower_bound(base); range != device.end() && range->first < base + bytes;) {
+    close(range->second.fd);
+    range = device.erase(range);
+  }
+  return success;
+}
+API int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return success; }
