@@ -24,7 +24,8 @@ from typing import Any
 import gin
 from gin import _core
 from gin.bench import baseline, results, sweep
-from gin.bench.plan import TESTS, Plan
+from gin.bench.plan import Plan
+from gin.bench.tests import operation
 
 BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
 MiB = 1 << 20
@@ -81,7 +82,7 @@ def ping_pong(repeats: int) -> Iterator[Line]:
 def bandwidth(repeats: int) -> Iterator[Line]:
     """Puts of data that nobody touches against memcpy of such data; then of data written before and read after each."""
     nbytes = baseline.MEMCPY_BYTES
-    assert TESTS["bandwidth"].messages(nbytes) == baseline.MEMCPY_SLOTS
+    assert operation("bandwidth", "put_signal").messages(nbytes) == baseline.MEMCPY_SLOTS
     for touched in (False, True):
         for backend, route in itertools.product(BACKENDS, ("direct", "native")):
             # One at a time: the windows of several would take each other's place in the cache.
@@ -103,6 +104,12 @@ def ring(repeats: int) -> Iterator[Line]:
     value, bare = statistics.median(ours), statistics.median(bares)
     least = min(20.0, bare / 2)
     yield Line("descriptors over null", value, "M/s", bare, value / bare, f">= {least:.3g} M/s", value >= least)
+
+
+def simulated(repeats: int) -> Iterator[Line]:
+    rates = [_core.sim_rate(300_000, 2, {"seed": seed})[0] / 1e6 for seed in range(repeats)]
+    value = statistics.median(rates)
+    yield Line("simulated operations", value, "M/s", None, None, ">= 0.3 M/s", value >= 0.3)
 
 
 BARRIERS = r"""
@@ -225,6 +232,7 @@ FIGURES: dict[str, Callable[[int], Iterator[Line]]] = {
     "ping_pong": ping_pong,
     "bandwidth": bandwidth,
     "ring": ring,
+    "simulated": simulated,
     "fibers": fibers,
     "barrier": barrier,
     "compiling": compiling,

@@ -21,6 +21,7 @@ from gin.errors import (
     OutOfMemoryError,
     RangeError,
     RemoteError,
+    ResultsError,
     TimeoutError,
     UnsupportedError,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "OutOfMemoryError",
     "RangeError",
     "RemoteError",
+    "ResultsError",
     "TimeoutError",
     "UnsupportedError",
     "Window",

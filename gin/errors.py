@@ -16,6 +16,7 @@ __all__ = [
     "OutOfMemoryError",
     "RangeError",
     "RemoteError",
+    "ResultsError",
     "TimeoutError",
     "UnsupportedError",
 ]
@@ -77,6 +78,10 @@ class CompileError(Error):
 
 class KernelError(Error):
     """A kernel did something wrong while it ran: a deadlock, or a barrier that not all its threads reach."""
+
+
+class ResultsError(Error):
+    """A file of results cannot be read, or what was asked of the results has no answer in them."""
 
 
 class ConfigWarning(UserWarning):

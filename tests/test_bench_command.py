@@ -41,6 +41,13 @@ def rows_of(plan: Plan, ranks: int, wrong: int = 0) -> list[dict[str, Any]]:
             "test": plan.test,
             "backend": backend,
             "route": route,
+            "op": (plan.operations or (plan.definition.operations[0].name,))[0],
+            "platform": "host",
+            "wire": "shm",
+            "scope": "thread",
+            "ctas": 1,
+            "threads": 1,
+            "contexts": 4,
             "bytes": nbytes,
             "ranks": ranks,
             "iterations": 200,
@@ -50,6 +57,7 @@ def rows_of(plan: Plan, ranks: int, wrong: int = 0) -> list[dict[str, Any]]:
         for nbytes in plan.sizes
         for backend in plan.backends
         for route in plan.routes
+        if ("thread", 1, 1, 4, ranks, nbytes, backend, route) not in {done[1:] for done in plan.done}
     ]
 
 
@@ -61,11 +69,13 @@ def told(*, wrong: int = 0, then: BaseException | None = None, failure: str | No
         rows = rows_of(plan, ranks, wrong)
         sink({"event": "begin", "environment": env, "emulated": True, "total": len(rows)})
         for row in rows[:after]:
+            sink({"event": "point", "shape": "put_signal scope=thread", "bytes": row["bytes"]})
             sink({"event": "row", "row": row})
         if failure is not None:
             sink({"event": "failure", "error": failure, "message": "as rank 0 saw it"})
         if then is not None:
             raise then
+        sink({"event": "end", "conditions": {"preemptions": 3, "load": 99.0, "cores": 2, "throttles": 1}})
 
     return run
 
@@ -81,7 +91,7 @@ def test_default_sweep_shows_all_backends_and_both_routes(monkeypatch: pytest.Mo
     header = [line for line in result.stdout.splitlines() if line.startswith("#")]
     assert "# EMULATION: timings are not hardware timings" in header
     assert any("half the round trip" in line for line in header)
-    assert any("scope=thread ctas=1 threads=1 ranks=2 iterations=200 warmup=10" in line for line in header)
+    assert any("scope=thread ctas=1 threads=1 contexts=4 ranks=2 iterations=200" in line for line in header)
     table = [line for line in result.stdout.splitlines() if line and not line.startswith("#")]
     assert table[0].split() == [b for b in ("nvshmem", "nccl_gin", "ibrc_proxy") for _ in range(2)]
     assert [line.split()[0] for line in table[3:]][::17] == ["8", "1M"]
@@ -130,6 +140,17 @@ def test_a_failure_is_told_as_its_first_cause(monkeypatch: pytest.MonkeyPatch) -
         ["latency", "-n", "0"],
         ["latency", "-w", "-1"],
         ["latency", "-c", "0"],
+        ["latency", "-c", "1,x"],
+        ["latency", "-c", ""],
+        ["latency", "-c", "65537"],
+        ["latency", "--contexts", "0"],
+        ["latency", "--op", "put"],
+        ["latency", "--op", "all,put_signal"],
+        ["latency", "-s", "thread,grid"],
+        ["latency", "--ranks", "2,1"],
+        ["latency", "-f", "1.0000001"],
+        ["--resume", "missing.json"],
+        ["latency", "--resume", "missing.json", "--json", "other.json"],
         ["latency", "-t", "1025"],
         ["latency", "-s", "grid"],
         ["latency", "--route", "fast"],
@@ -168,15 +189,90 @@ def test_every_flag_reaches_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
     text = (
         "bandwidth --backend nvshmem,ibrc_proxy,nvshmem -b 1K -e 16K -f 4 -n 5 -w 2 -c 3 -t 64 -s warp --route direct "
-        "--ranks 3 --wire shm --platform host --timeout 2.5 --no-verify --samples"
+        "--ranks 3 --wire shm --platform host --timeout 2.5 --no-verify --no-samples --op get --contexts 2"
     )
     assert call(monkeypatch, run, *text.split()).exit_code == 0
     plan, ranks = seen[0]
     assert (plan.test, plan.backends, plan.required) == ("bandwidth", ("nvshmem", "ibrc_proxy"), True)
     assert (plan.sizes, plan.iterations, plan.warmup) == ((1024, 4096, 16384), 5, 2)
-    assert (plan.ctas, plan.threads, plan.scope, plan.routes, ranks) == (3, 64, "warp", ("direct",), 3)
+    assert (plan.ctas, plan.threads, plan.scopes, plan.contexts) == ((3,), (64,), ("warp",), (2,))
+    assert (plan.operations, plan.routes, ranks) == (("get",), ("direct",), 3)
     assert (plan.wire, plan.platform, plan.timeout) == ("shm", "host", 2.5)
-    assert (plan.verify, plan.samples) == (False, True)
+    assert (plan.verify, plan.samples) == (False, False)
+
+
+def test_lists_of_geometry_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Plan, int]] = []
+
+    def run(plan: Plan, ranks: int, sink: sweep.Sink) -> None:
+        seen.append((plan, ranks))
+        told()(plan, ranks, sink)
+
+    text = "latency -b 8 -e 8 -s all -c 1,2,2 -t 32,64 --contexts 1,4 --ranks 3,2 --op all"
+    result = call(monkeypatch, run, *text.split())
+    assert result.exit_code == 0, result.output
+    assert [ranks for _, ranks in seen] == [3, 2]
+    plan = seen[0][0]
+    assert (plan.scopes, plan.ctas, plan.threads, plan.contexts) == (
+        ("thread", "warp", "block"),
+        (1, 2),
+        (32, 64),
+        (1, 4),
+    )
+    assert plan.operations == tuple(made.name for made in TESTS["latency"].operations)
+    assert "ranks=3\n" in result.stdout
+    assert "ranks=2\n" in result.stdout
+
+
+def test_what_disturbed_the_machine_is_said_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    text = call(monkeypatch, told(), "latency", "-e", "8", "--json", str(path)).stdout
+    assert "# load 99 on 2 cores: other work ran meanwhile" in text
+    assert "# the processor was throttled 1 times" in text
+    assert json.loads(path.read_text())["remarks"]["conditions"]["preemptions"] == 3
+
+
+# -- going on
+
+
+def test_an_interrupted_sweep_goes_on_in_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = str(tmp_path / "out.json")
+    arguments = ("latency", "-b", "8", "-e", "64", "--route", "native", "--no-samples", "--json", path)
+    monkeypatch.setattr("sys.argv", ["gin", "bench", *arguments])
+    result = call(monkeypatch, told(then=KeyboardInterrupt(), after=4), *arguments)
+    assert result.exit_code == 130
+    assert f"4 rows are complete; gin bench --resume {path} goes on" in result.stderr
+    before = json.loads(Path(path).read_text())
+    assert (before["complete"], len(before["rows"]), before["remarks"]["interrupted"]) == (False, 4, True)
+
+    monkeypatch.setattr("sys.argv", ["gin", "bench", "--resume", path])
+    result = call(monkeypatch, told(), "--resume", path)
+    assert result.exit_code == 0, result.output
+    after = json.loads(Path(path).read_text())
+    assert after["rows"][:4] == before["rows"]
+    assert len(after["rows"]) == 4 * 3
+    assert len({(row["bytes"], row["backend"]) for row in after["rows"]}) == 12
+    assert (after["complete"], after["command"]) == (True, before["command"])
+
+
+def test_a_sweep_goes_on_with_its_own_options_only_on_its_own_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    call(monkeypatch, told(then=KeyboardInterrupt(), after=4), "latency", "--json", str(path))
+    before = json.loads(path.read_text())
+
+    def never(*_: Any) -> None:
+        raise AssertionError("ranks were started")
+
+    for change in ({"environment": {**before["environment"], "cpu": "another"}}, {"schema": 2}, {"rows": [{}]}):
+        path.write_text(json.dumps({**before, **change}))
+        result = call(monkeypatch, never, "latency", "--resume", str(path))
+        assert result.exit_code == 2, result.output
+        assert str(path) in result.stderr
+    path.write_text(json.dumps(before))
+    assert call(monkeypatch, never, "rate", "--resume", str(path)).exit_code == 2
+    assert json.loads(path.read_text()) == before
 
 
 @pytest.mark.parametrize("name", ["--minbytes", "--min-bytes"])
@@ -195,7 +291,7 @@ def test_json_and_csv_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     result = call(monkeypatch, told(), "latency", "--json", str(paths[0]), "--csv", str(paths[1]))
     assert result.exit_code == 0
     document = json.loads(paths[0].read_text())
-    assert set(document) == {"schema", "tool", "command", "emulated", "complete", "environment", "rows"}
+    assert set(document) == {"schema", "tool", "command", "emulated", "complete", "environment", "remarks", "rows"}
     assert (document["schema"], document["emulated"], document["complete"]) == (1, True, True)
     assert len(document["rows"]) == 18 * 6
     assert len(paths[1].read_text().splitlines()) == 1 + 18 * 6

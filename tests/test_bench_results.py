@@ -14,56 +14,113 @@ import numpy as np
 import pytest
 
 from gin.bench import results
-from gin.bench.measure import Taken, make_row, microseconds, used_bytes, window_bytes
-from gin.bench.plan import TESTS, Plan
+from gin.bench.measure import durations, used_bytes, window_bytes
+from gin.bench.plan import TESTS, Plan, Shape
 from gin.bench.results import Output, recorded_variables, to_csv, to_json
-from gin.bench.table import number, render
+from gin.bench.rows import Times, make_row
+from gin.bench.table import number, render, render_all
+from gin.bench.tests import operation
 
-IDENTITY = {"backend": "nvshmem", "platform": "host", "wire": "shm", "route": "native", "ranks": 2}
+IDENTITY = {"backend": "nvshmem", "platform": "host", "wire": "shm", "route": "native", "ranks": 2, "contexts": 4}
 
 
 def plan(test: str = "latency", **fields: Any) -> Plan:
     return Plan(test=test, backends=("nvshmem",), required=True, routes=("native",), sizes=(8, 1024), **fields)
 
 
+def made_row(sweep: Plan, nbytes: int, *turns: list[float], wrong: int = 0, **identity: Any) -> Any:
+    """A row of the sweep's first shape from the nanoseconds of its turns."""
+    times = Times([np.array([turn]) for turn in turns], [1.0 for _ in turns], [2.0, 1.0])
+    facts = {"warmup": 2, "iterations": 4, "steady": True, "wrong": wrong, "resolution_ns": 10}
+    return make_row(sweep, next(sweep.shapes()), {**IDENTITY, **identity}, nbytes, times, **facts)
+
+
 def row(
     nbytes: int = 8, backend: str = "nvshmem", route: str = "native", wrong: int | None = 0, us: float = 1.5
 ) -> Any:
-    return make_row(
-        plan(verify=wrong is not None),
-        {**IDENTITY, "backend": backend, "route": route},
-        nbytes,
-        Taken(iterations=4, warmup=2),
-        np.full(4, us),
-        wrong or 0,
-    )
+    sweep = plan(verify=wrong is not None, samples=False)
+    return made_row(sweep, nbytes, [2e3 * us] * 4, wrong=wrong or 0, backend=backend, route=route)
 
 
-def test_row_has_the_fields_of_the_schema_in_order() -> None:
-    assert tuple(row()) == results.ROW_FIELDS
+def test_row_begins_with_the_fields_of_the_schema_in_order() -> None:
+    assert tuple(row())[: len(results.ROW_FIELDS)] == results.ROW_FIELDS
+    assert set(row()) - set(results.ROW_FIELDS) <= {*results.MORE_FIELDS, "ends_us", "turns_us"}
 
 
 def test_latency_is_half_the_round_trip() -> None:
-    times = microseconds(plan(), 8, np.array([[2000.0, 4000.0]]))
-    assert times.tolist() == [1.0, 2.0]
+    made = made_row(plan(), 8, [2000.0, 4000.0])
+    assert made["samples_us"] == [1.0, 2.0]
+    assert (made["min_us"], made["max_us"], made["mean_us"]) == (1.0, 2.0, 1.5)
 
 
 def test_bandwidth_is_per_message_over_all_blocks() -> None:
-    sweep = plan("bandwidth", ctas=2)
-    messages = TESTS["bandwidth"].messages(1024)
-    nanoseconds = 1000.0 * messages * 2
-    times = microseconds(sweep, 1024, np.full((2, 3), nanoseconds))
-    assert times == pytest.approx(np.full(6, 1.0))
-    made = make_row(sweep, IDENTITY, 1024, Taken(), times, 0)
+    messages = operation("bandwidth", "put_signal").messages(1024)
+    made = made_row(plan("bandwidth", ctas=(2,)), 1024, [1000.0 * messages * 2] * 3)
+    assert made["median_us"] == pytest.approx(1.0)
     assert made["bandwidth_GBps"] == pytest.approx(1.024)
     assert made["rate_Mops"] == pytest.approx(1.0)
 
 
+def test_both_ways_add_up() -> None:
+    sweep = plan("bandwidth", operations=("put_signal_bidir",))
+    messages = operation("bandwidth", "put_signal_bidir").messages(1024)
+    assert made_row(sweep, 1024, [1000.0 * messages])["bandwidth_GBps"] == pytest.approx(2 * 1.024)
+
+
 def test_alltoall_counts_what_a_rank_sends_to_the_others() -> None:
-    assert microseconds(plan("alltoall"), 8, np.array([[3000.0, 9000.0]])).tolist() == [3.0, 9.0]
-    made = make_row(plan("alltoall"), {**IDENTITY, "ranks": 5}, 1000, Taken(), np.array([2.0]), 0)
+    made = made_row(plan("alltoall"), 1000, [2000.0], ranks=5)
+    assert made["median_us"] == 2.0
     assert made["bandwidth_GBps"] == pytest.approx(4 * 1000 / 2e3)
     assert made["rate_Mops"] == pytest.approx(2.0)
+
+
+def test_a_row_says_how_sure_its_median_is() -> None:
+    made = made_row(plan(), 8, *[[2000.0 + 20 * i + j for j in range(9)] for i in range(8)])
+    assert made["median_low_us"] < made["median_us"] < made["median_high_us"]
+    assert len(made["turns_us"]) == 8
+    assert made["samples"] == 72
+
+
+def test_no_interval_is_narrower_than_the_clock() -> None:
+    made = row(us=1.0)
+    assert (made["median_low_us"], made["median_high_us"]) == (0.9975, 1.0025)
+
+
+def test_overlap_is_the_hidden_part_of_the_shorter() -> None:
+    sweep = plan("overlap", samples=False)
+    for both, percent in ((4000, 100.0), (5000, 66.67), (7000, 0.0), (9000, 0.0), (3000, 100.0)):
+        times = Times([np.array([[4000], [3000], [both]])], [1.0], [1.0])
+        facts = {"warmup": 0, "iterations": 1, "steady": None, "wrong": 0, "resolution_ns": 1}
+        made = make_row(sweep, next(sweep.shapes()), IDENTITY, 4096, times, **facts)
+        assert (made["median_us"], made["transfer_us"], made["compute_us"]) == (both / 1e3, 4.0, 3.0)
+        assert made["overlap_percent"] == percent
+
+
+def test_the_slower_end_is_reported() -> None:
+    put = operation("latency", "put_signal")
+    nothing = np.array([])
+    ends = [
+        [(0, np.array([[1, 1, 5]])), (1, nothing), (0, np.array([[1, 1, 1]]))],
+        [(0, nothing), (1, np.array([[2, 3, 4]])), (0, nothing)],
+    ]
+    times = Times.of(put, ends)
+    assert [turn.tolist() for turn in times.turns] == [[[2, 3, 4]]]
+    assert times.ends == [1.0, 3.0]
+    assert times.order == [1.0, 1.0, 1.0]
+
+
+def test_the_slowest_rank_of_each_iteration_counts() -> None:
+    times = Times.of(operation("alltoall", "put_signal"), [[(0, np.array([[1, 9]]))], [(0, np.array([[5, 2]]))]])
+    assert [turn.tolist() for turn in times.turns] == [[[5, 9]]]
+
+
+def test_durations_of_blocks() -> None:
+    kept = np.array([[[[10, 14]], [[20, 21]]], [[[11, 16]], [[20, 25]]]])  # two blocks, two iterations, one part
+    assert durations(operation("latency", "put_signal"), kept).tolist() == [[4, 1, 5, 5]]
+    assert durations(operation("bandwidth", "put_signal"), kept).tolist() == [[6, 5]]
+    assert durations(operation("alltoall", "put_signal"), kept).tolist() == [[5, 5]]
+    parts = np.array([[[[0, 1], [2, 4], [4, 7]], [[0, 2], [2, 3], [4, 9]]]])
+    assert durations(operation("overlap", "put_signal"), parts).tolist() == [[1, 2], [2, 1], [3, 5]]
 
 
 def test_rows_that_were_not_verified_do_not_claim_to_be_right() -> None:
@@ -76,18 +133,20 @@ def test_a_clock_that_stands_still_gives_no_infinite_rate() -> None:
     json.loads(to_json(document([made])))
 
 
-def test_samples_are_kept_on_request() -> None:
-    made = make_row(plan(samples=True), IDENTITY, 8, Taken(), np.array([1.0, 2.0]), 0)
-    assert made["samples_us"] == [1.0, 2.0]
+def test_samples_are_kept_unless_told_otherwise() -> None:
+    assert made_row(plan(), 8, [2.0], [4.0])["samples_us"] == [0.001, 0.002]
+    assert "samples_us" not in made_row(plan(samples=False), 8, [2.0])
 
 
-@pytest.mark.parametrize("test", list(TESTS))
+@pytest.mark.parametrize(("test", "op"), [(t, o.name) for t in TESTS for o in TESTS[t].operations])
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_windows_hold_every_size(test: str, ranks: int) -> None:
-    sweep = Plan(test=test, backends=(), required=True, routes=(), sizes=(0, 1, 7, 8, 4097, 1 << 20), ctas=3)
-    for nbytes in sweep.sizes:
-        assert used_bytes(sweep, nbytes, ranks) + 64 <= window_bytes(sweep, ranks)
-        assert used_bytes(sweep, nbytes, ranks) >= nbytes
+def test_windows_hold_every_size(test: str, op: str, ranks: int) -> None:
+    sizes = (0, 1, 7, 8, 4097, 1 << 20)
+    sweep = Plan(test, (), True, (), sizes, operations=(op,), ctas=(1, 3), scopes=("thread", "block"))
+    for shape, nbytes in sweep.points():
+        assert isinstance(shape, Shape)
+        assert used_bytes(shape, nbytes, ranks) + 64 <= window_bytes(sweep, ranks)
+        assert used_bytes(shape, nbytes, ranks) >= nbytes
 
 
 def document(rows: list[Any], **fields: Any) -> dict[str, Any]:
@@ -108,7 +167,7 @@ def test_json_document(count: int) -> None:
 def test_csv_has_one_line_per_row_and_empty_cells_for_nothing() -> None:
     lines = list(csv.DictReader(io.StringIO(to_csv([row(), row(1024, wrong=None)]))))
     assert [line["bytes"] for line in lines] == ["8", "1024"]
-    assert tuple(lines[0]) == results.ROW_FIELDS
+    assert tuple(lines[0]) == (*results.ROW_FIELDS, *results.MORE_FIELDS)
     assert [line["wrong"] for line in lines] == ["0", ""]
 
 
@@ -234,6 +293,13 @@ def test_wrong_rows_are_marked() -> None:
 def test_rows_that_are_missing_are_dashes() -> None:
     rows = [row(8), row(8, "nccl_gin"), row(16)]
     assert render(rows, ("median_us",), 80).splitlines()[-1].split() == ["16", "1.500", "-"]
+
+
+def test_a_table_for_each_geometry() -> None:
+    rows = [{**row(n), "ctas": ctas, "ranks": 2} for ctas in (1, 4) for n in (8, 16)]
+    text = render_all(rows, ("median_us", "spread"), 80)
+    assert [line for line in text.splitlines() if "=" in line] == ["ctas=1", "ctas=4"]
+    assert render_all(rows[:2], ("median_us",), 80) == render(rows[:2], ("median_us",), 80)
 
 
 def test_no_rows() -> None:

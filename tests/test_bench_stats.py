@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gin.bench.plan import SCOPES, TESTS, Plan, format_size, kernel_source, sizes_between
-from gin.bench.stats import nearest_rank, summarize
+from gin.bench.plan import KERNELS, SCOPES, TESTS, Plan, format_size, kernel_source, sizes_between
+from gin.bench.stats import median_interval, nearest_rank, outliers, student_95, summarize, trend
 from gin.config import parse_size
 
 
@@ -134,18 +134,119 @@ def test_iterations_that_were_asked_for_are_run() -> None:
     assert (plan.fitted_iterations(8, 100.0), plan.warmups(8)) == (7, 0)
 
 
-@pytest.mark.parametrize("test", list(TESTS))
-def test_messages_fit_their_bound(test: str) -> None:
-    definition = TESTS[test]
+OPERATIONS = [made for test in TESTS.values() for made in test.operations]
+
+
+@pytest.mark.parametrize("made", OPERATIONS, ids=lambda made: f"{made.test}-{made.name}")
+def test_messages_fit_their_bound(made: object) -> None:
     for nbytes in (0, 1, 8, 4096, 1 << 20, 1 << 30):
-        messages = definition.messages(nbytes)
-        assert 1 <= messages <= definition.max_messages
-        assert messages == 1 or messages * nbytes <= definition.max_flight
+        messages = made.messages(nbytes)  # type: ignore[attr-defined]
+        assert 1 <= messages <= made.max_messages  # type: ignore[attr-defined]
+        assert messages == 1 or messages * nbytes <= made.max_flight  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("test", list(TESTS))
 @pytest.mark.parametrize("scope", SCOPES)
-def test_every_test_has_a_kernel_of_its_name(test: str, scope: str) -> None:
-    source = kernel_source(test, scope)
-    assert source.startswith(f"#define BENCH_SCOPE {SCOPES.index(scope)}\n")
-    assert f" {test}(gin::Comm comm" in source
+def test_every_operation_has_a_kernel_of_its_name(test: str, scope: str) -> None:
+    names = tuple(made.name for made in TESTS[test].operations)
+    for shape in make_plan(test=test, operations=names, scopes=(scope,)).shapes():
+        source = kernel_source(shape)
+        assert source.startswith(f"#define BENCH_SCOPE {SCOPES.index(scope)}\n")
+        assert f"#define BENCH_KERNEL {test}_{shape.operation.name}\n" in source
+        assert "BENCH_KERNEL(gin::Comm comm" in source
+
+
+def test_every_kernel_is_of_an_operation() -> None:
+    assert {path.stem for path in KERNELS.glob("*.cu")} == {made.kernel for made in OPERATIONS} | {"clock"}
+
+
+def test_shapes_are_all_combinations() -> None:
+    plan = make_plan(
+        operations=("put_signal", "atomic"), scopes=("thread", "warp"), ctas=(1, 2), contexts=(1, 4), sizes=(8, 16)
+    )
+    shapes = list(plan.shapes())
+    assert len(shapes) == len(set(shapes)) == 2 * 2 * 2 * 2
+    assert {(shape.scope, shape.threads) for shape in shapes} == {("thread", 1), ("warp", 32)}
+    assert len(list(plan.points())) == 8 * 2 + 8 * 1  # atomics have one size
+    assert [shape.threads for shape in make_plan(threads=(32, 64)).shapes()] == [32, 64]
+
+
+def test_too_many_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than"):
+        sizes_between(1, 1 << 40, 1.0000001)
+
+
+# -- how sure
+
+
+@pytest.mark.parametrize(("degrees", "value"), [(1, 12.706), (9, 2.262), (30, 2.042), (40, 2.021), (120, 1.980)])
+def test_student(degrees: int, value: float) -> None:
+    assert student_95(degrees) == pytest.approx(value, abs=0.002)
+
+
+def test_student_of_nothing() -> None:
+    with pytest.raises(ValueError, match="degrees"):
+        student_95(0)
+
+
+turns = st.lists(st.lists(st.floats(0, 1e9), min_size=1, max_size=40), min_size=1, max_size=12)
+
+
+@given(turns)
+def test_the_interval_holds_the_median_and_is_of_samples(values: list[list[float]]) -> None:
+    low, high = median_interval(values)
+    samples = sorted(sample for turn in values for sample in turn)
+    assert low in samples and high in samples
+    assert low <= nearest_rank(samples, 50) <= high
+
+
+def test_no_interval_of_nothing() -> None:
+    for empty in ([], [[]], [[], []]):
+        with pytest.raises(ValueError, match="no samples"):
+            median_interval(empty)
+
+
+def coverage(between: float, *, turns: int = 10, each: int = 30, runs: int = 400) -> float:
+    """How often the interval holds the true median when turns differ by `between` and samples by 1."""
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(runs):
+        levels = 100 + between * rng.standard_normal((turns, 1))
+        low, high = median_interval(list(levels + rng.standard_normal((turns, each))))
+        held += low <= 100 <= high
+    return held / runs
+
+
+def test_the_interval_keeps_its_promise_also_when_turns_differ() -> None:
+    assert coverage(0.0) >= 0.93
+    assert coverage(1.0) >= 0.90
+    assert coverage(10.0) >= 0.90
+    assert coverage(0.0, turns=2, each=100) >= 0.93
+
+
+def test_ever_more_samples_narrow_the_interval() -> None:
+    rng = np.random.default_rng(3)
+    widths = []
+    for each in (10, 1000):
+        low, high = median_interval(list(rng.standard_normal((10, each))))
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 4
+
+
+def test_outliers_are_counted() -> None:
+    assert outliers([1.0] * 50 + [1.1] * 50) == 0
+    assert outliers([1.0] * 50 + [1.1] * 50 + [9.0, 0.1]) == 2
+    assert outliers([1.0] * 100 + [1.01]) == 1
+    assert outliers([1.0] * 100 + [1.01], quantum=0.01) == 0
+    assert outliers([5.0]) == 0
+
+
+def test_trend() -> None:
+    up = trend([1.0, 1.02, 1.05, 1.1, 1.12, 1.2, 1.25, 1.3, 1.33, 1.4])
+    assert up.certain
+    assert up.drift == pytest.approx(1.33 / 1.02 - 1)
+    assert trend([1.0, 0.9, 0.8, 0.7, 0.6, 0.5]).drift < 0
+    assert not trend([1.0, 1.1, 0.9, 1.05, 0.95, 1.0, 1.02, 0.98]).certain
+    assert not trend([1.0] * 10).certain
+    for little in ([], [1.0], [1.0, 2.0, 3.0], [0.0] * 9):
+        assert trend(little).drift == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import gin
 from gin.bench import sweep
 from gin.bench.measure import _GUARD_BYTE
 from gin.bench.plan import Plan
+from gin.bench.resume import identity_of
 from gin.errors import ConfigError, TimeoutError, UnsupportedError
 
 
@@ -43,7 +45,8 @@ class Comm:
 
     def __init__(self, log: list[Any], behave: Callable[..., None], backend: str, route: str) -> None:
         self.log, self.behave, self.backend, self.route = log, behave, backend, route
-        self.config = SimpleNamespace(wire="shm")
+        self.config = SimpleNamespace(wire="shm", contexts=4)
+        self.capabilities = {"atomics": backend != "nccl_gin", "quiet": True}
         self._exchange = SimpleNamespace(gather=lambda tag, make: [make(), make()])
         self.closed = False
 
@@ -54,13 +57,14 @@ class Comm:
         return Window(nbytes)
 
     def compile(self, source: str, name: str) -> Any:
-        def launch(source: Window, target: Window, out: Window, *numbers: int, grid: int, block: int) -> None:
-            nbytes, _, serial, _, warmup, iterations, _ = numbers
-            self.log.append((self.backend, self.route, nbytes, warmup, iterations, serial))
+        def launch(source: Window, target: Window, out: Window, plan: bytes, *, grid: int, block: int) -> None:
+            nbytes, _, serial, _, _, warmup, iterations, _, leader, _ = struct.unpack("<4Q6I", plan)
             words = out.array("uint64")
             assert not words.any()
             words[9 : 9 + 2 * grid * iterations : 2] = 4000
-            self.behave(target, words)
+            if name != "clock_readings":
+                self.log.append((self.backend, self.route, nbytes, leader, warmup, iterations, serial))
+                self.behave(target, words)
 
         return SimpleNamespace(launch=launch)
 
@@ -121,30 +125,98 @@ def rows(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_backends_take_turns_within_a_size(world: Any) -> None:
     events = run(make_plan())
-    order = [(backend, route, nbytes) for backend, route, nbytes, *_ in world.log]
+    order = [(backend, route, nbytes, leader) for backend, route, nbytes, leader, *_ in world.log]
     pairs = [(b, r) for b in ("nvshmem", "ibrc_proxy") for r in ("native", "direct")]
-    assert order == [(b, r, n) for n in (8, 16) for _ in range(3) for b, r in pairs]
+    assert order == [(b, r, n, turn % 2) for n in (8, 16) for turn in range(6) for b, r in pairs]
     assert events[0]["event"] == "begin"
     assert events[0]["total"] == 8
     assert events[0]["emulated"] is True
+    assert events[0]["environment"]["clock"]["resolution_ns"] == 4000
+    assert events[-1]["event"] == "end"
     assert [(r["backend"], r["route"], r["bytes"]) for r in rows(events)] == [
         (b, r, n) for n in (8, 16) for b, r in pairs
     ]
-    assert {(r["iterations"], r["warmup"], r["median_us"], r["wrong"]) for r in rows(events)} == {(6, 6, 2.0, 0)}
+    assert {(r["iterations"], r["warmup"], r["median_us"], r["wrong"]) for r in rows(events)} == {(6, 12, 2.0, 0)}
+    assert {r["steady"] for r in rows(events)} == {None}
     assert all(comm.closed for comm in world.comms)
 
 
 def test_no_two_launches_of_a_communicator_share_a_message(world: Any) -> None:
-    run(make_plan(routes=("native",), backends=("nvshmem",)))
+    run(make_plan(routes=("native",), backends=("nvshmem",), iterations=None, warmup=None))
     spans = [(serial, serial + warmup + iterations) for *_, warmup, iterations, serial in world.log]
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
-def test_iterations_are_found_by_a_trial_that_does_not_count(world: Any) -> None:
-    events = run(make_plan(iterations=None, backends=("nvshmem",), routes=("native",), sizes=(8,)))
+def test_iterations_are_found_by_launches_that_do_not_count(world: Any) -> None:
+    (row,) = rows(run(make_plan(iterations=None, backends=("nvshmem",), routes=("native",), sizes=(8,))))
     trial, *launches = world.log
-    assert trial[3] == 0
-    assert rows(events)[0]["iterations"] == sum(launch[4] for launch in launches) >= 20
+    assert trial[4] == 0
+    assert row["iterations"] == sum(launch[5] for launch in launches) >= 20
+
+
+def test_warm_up_goes_on_until_two_launches_agree(world: Any) -> None:
+    times = iter([90_000, 30_000, 10_000, 9_500])
+
+    def behave(target: Window, words: Any) -> None:
+        words[9::2] = np.where(words[9::2] > 0, next(times, 9_500), 0)
+
+    world.behave = behave
+    (row,) = rows(run(make_plan(warmup=None, backends=("nvshmem",), routes=("native",), sizes=(8,), iterations=20)))
+    assert row["steady"] is True
+    before = [launch[5] for launch in world.log[:4]]
+    assert [launch[4] for launch in world.log[:5]] == [0, 0, 0, 0, 10]
+    assert row["warmup"] == sum(before) + 10 * 10
+    assert row["max_us"] == 4.75
+
+
+def test_what_never_settles_is_measured_and_said(world: Any) -> None:
+    times = itertools.count(1)
+
+    def behave(target: Window, words: Any) -> None:
+        words[9::2] = np.where(words[9::2] > 0, 1000 * 2 ** (next(times) % 9), 0)
+
+    world.behave = behave
+    (row,) = rows(run(make_plan(warmup=None, backends=("nvshmem",), routes=("native",), sizes=(8,))))
+    assert row["steady"] is False
+
+
+def test_operations_that_a_backend_lacks_are_left_out_and_said(world: Any) -> None:
+    plan = make_plan(backends=("nvshmem", "nccl_gin"), routes=("native",), operations=("put_signal", "atomic"))
+    events = run(plan)
+    assert [e["reason"] for e in events if e["event"] == "unavailable"] == [
+        "atomic: backend nccl_gin lacks the capability atomics"
+    ]
+    assert [(r["op"], r["backend"], r["bytes"]) for r in rows(events)] == [
+        *(("put_signal", b, n) for n in (8, 16) for b in ("nvshmem", "nccl_gin")),
+        ("atomic", "nvshmem", 8),
+    ]
+    assert next(e for e in events if e["event"] == "begin")["total"] == 5
+    with pytest.raises(UnsupportedError, match="none of these backends"):
+        run(make_plan(backends=("nccl_gin",), operations=("atomic",)))
+
+
+def test_computation_takes_no_simulated_time(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comm, "platform", "sim")
+    events: list[dict[str, Any]] = []
+    with pytest.raises(UnsupportedError, match="none of these backends"):
+        sweep.run(make_plan(test="overlap"), events.append)
+    assert "takes no simulated time" in events[0]["reason"]
+
+
+def test_what_was_measured_before_is_not_measured_again(world: Any) -> None:
+    done = frozenset(identity_of(row) for row in rows(run(make_plan())) if row["bytes"] == 8)
+    world.log.clear()
+    events = run(make_plan(done=done, place=("host", "shm")))
+    assert {row["bytes"] for row in rows(events)} == {16}
+    assert events[0]["total"] == 4
+    assert {launch[2] for launch in world.log} == {16}
+    few = frozenset(list(done)[:3])  # one backend of the size is missing: all take turns again
+    assert len(rows(run(make_plan(done=few, place=("host", "shm"))))) == 8
+
+
+def test_a_sweep_is_not_continued_elsewhere(world: Any) -> None:
+    with pytest.raises(ConfigError, match="--platform and --wire as before"):
+        run(make_plan(place=("cuda", "shm")))
 
 
 def test_wrong_elements_of_all_ranks_and_launches_are_counted(world: Any) -> None:
@@ -153,7 +225,7 @@ def test_wrong_elements_of_all_ranks_and_launches_are_counted(world: Any) -> Non
 
     world.behave = behave
     events = run(make_plan(backends=("nvshmem",), routes=("native",), sizes=(8,)))
-    assert rows(events)[0]["wrong"] == 5 * 3 * 2
+    assert rows(events)[0]["wrong"] == 5 * 6 * 2
 
 
 def test_bytes_written_past_the_last_message_are_wrong(world: Any) -> None:
@@ -163,7 +235,7 @@ def test_bytes_written_past_the_last_message_are_wrong(world: Any) -> None:
 
     world.behave = behave
     events = run(make_plan(backends=("nvshmem",), routes=("native",), sizes=(8,)))
-    assert rows(events)[0]["wrong"] == 3 * 2
+    assert rows(events)[0]["wrong"] == 6 * 2
 
 
 def test_what_cannot_run_is_left_out_and_said(world: Any) -> None:
@@ -196,7 +268,7 @@ def test_nothing_that_can_run_is_an_error(world: Any) -> None:
 @pytest.mark.parametrize("error", [TimeoutError("late"), ConfigError("disagree")])
 def test_a_failure_is_told_and_ends_the_sweep(world: Any, error: Exception) -> None:
     def behave(target: Window, words: Any) -> None:
-        if len(world.log) > 12:
+        if len(world.log) > 24:
             raise error
 
     world.behave = behave
@@ -215,7 +287,9 @@ def test_the_automatic_route_is_reported_as_what_was_taken(world: Any) -> None:
 
 def test_large_sweeps_ask_for_what_they_need(world: Any) -> None:
     run(
-        make_plan(backends=("nvshmem",), routes=("native",), test="bandwidth", ctas=400, sizes=(8 << 20,), iterations=1)
+        make_plan(
+            backends=("nvshmem",), routes=("native",), test="bandwidth", ctas=(400,), sizes=(8 << 20,), iterations=1
+        )
     )
     settings = world.settings[0]
     assert settings["heap"] > 2 * 100 * (8 << 20)
@@ -233,7 +307,7 @@ def test_only_rank_0_tells(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_events_of_spawned_ranks_arrive_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def spawn(ranks: int, function: Callable[..., None], plan: Plan, path: str) -> None:
+    def spawn(ranks: int, function: Callable[..., None], plan: Plan, path: str, **settings: Any) -> None:
         import time
 
         with open(path, "a", encoding="utf-8") as file:

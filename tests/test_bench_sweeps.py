@@ -18,7 +18,7 @@ import pytest
 
 import gin
 from gin.backends import NAMES
-from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan
+from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan, Shape
 
 BACKENDS = [name for name in os.environ.get("GIN_TEST_BACKENDS", ",".join(NAMES)).split(",") if name in NAMES]
 COMMAND = (sys.executable, "-c", "import sys; sys.argv[0] = 'gin'; from gin.cli.main import main; main()")
@@ -42,40 +42,58 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
     return list(json.loads(path.read_text())["rows"])
 
 
+def possible(test: str, backend: str) -> dict[str, Any]:
+    """The operations of a test that a backend can do, by name."""
+    able = gin.backends.capabilities(backend)
+    return {made.name: made for made in TESTS[test].operations if made.needs is None or able[made.needs]}
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("test", list(TESTS))
-def test_every_size_and_route_arrives_right(here: Path, test: str, backend: str) -> None:
-    ranks = 3 if test == "alltoall" else 2
-    sizes = ["-b", "1", "-e", "70000", "-f", "6.1"]
+def test_every_operation_size_and_route_arrives_right(here: Path, test: str, backend: str) -> None:
+    ranks = 3 if test in ("alltoall", "moe") else 2
+    sizes = ["-b", "1", "-e", "60000", "-f", "37"]
     done = gin_command(
-        "bench", test, "--backend", backend, *sizes, "-n", 5, "-w", 1, "--ranks", ranks, "--json", "out.json"
+        *("bench", test, "--op", "all", "--backend", backend, *sizes, "-n", 6, "-w", 1, "--ranks", ranks),
+        *("--json", "out.json"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = rows_in(here / "out.json")
-    assert {(row["bytes"], row["route"]) for row in rows} == {
-        (nbytes, route) for nbytes in (1, 6, 36, 219, 1335, 8143, 49672) for route in ROUTES
+    made = possible(test, backend)
+    assert {(row["op"], row["bytes"], row["route"]) for row in rows} == {
+        (name, nbytes, route) for name in made for nbytes in made[name].sizes((1, 37, 1369, 50653)) for route in ROUTES
     }
     for row in rows:
-        assert (row["wrong"], row["iterations"], row["ranks"]) == (0, 5, ranks)
-        assert 0 < row["min_us"] <= row["median_us"] <= row["p90_us"] <= row["p99_us"] <= row["max_us"]
+        assert (row["wrong"], row["iterations"], row["ranks"]) == (0, 6, ranks)
+        assert 0 <= row["min_us"] <= row["median_us"] <= row["p90_us"] <= row["p99_us"] <= row["max_us"]
+        assert row["median_low_us"] <= row["median_us"] <= row["median_high_us"]
+        assert len(row["samples_us"]) == row["samples"] > 0
+        assert len(row["ends_us"]) == (2 if made[row["op"]].timed_by == "leader" else 0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("scope", SCOPES)
-def test_every_scope_with_several_blocks(here: Path, scope: str, backend: str) -> None:
-    for test in TESTS:
-        shape = ["-s", scope, "-c", 5, "-t", 64, "-b", 24, "-e", 24]
-        done = gin_command("bench", test, "--backend", backend, *shape, "-n", 3, "-w", 1, "--json", f"{test}.json")
-        assert done.returncode == 0, done.stdout + done.stderr
-        for row in rows_in(here / f"{test}.json"):
-            assert (row["wrong"], row["scope"], row["ctas"], row["threads"]) == (0, scope, 5, 64)
+@pytest.mark.parametrize("test", list(TESTS))
+def test_every_scope_with_several_blocks(here: Path, test: str, backend: str) -> None:
+    # Operations that share a kernel's text share its way of using the groups.
+    names = {made.kernel: name for name, made in possible(test, backend).items()}.values()
+    shape = ["-s", "all", "-c", "5", "-t", "64", "--contexts", "2,4", "-b", 24, "-e", 24, "--route", "native"]
+    done = gin_command(
+        *("bench", test, "--op", ",".join(names), "--backend", backend, *shape, "-n", 3, "-w", 1, "--json", "out.json")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = rows_in(here / "out.json")
+    assert {(row["op"], row["scope"], row["contexts"]) for row in rows} == {
+        (name, scope, contexts) for name in names for scope in SCOPES for contexts in (2, 4)
+    }
+    assert {(row["wrong"], row["ctas"], row["threads"]) for row in rows} == {(0, 5, 64)}
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])
-def test_alltoall_with_few_and_odd_ranks(here: Path, ranks: int) -> None:
+@pytest.mark.parametrize("test", ["alltoall", "moe"])
+def test_patterns_of_few_and_odd_ranks(here: Path, test: str, ranks: int) -> None:
     backends = ",".join(BACKENDS)
     shape = ["-b", 0, "-e", 9, "-n", 3, "-w", 1, "-c", 2, "--ranks", ranks]
-    done = gin_command("bench", "alltoall", "--backend", backends, *shape, "--json", "out.json")
+    done = gin_command("bench", test, "--backend", backends, *shape, "--json", "out.json")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = rows_in(here / "out.json")
     assert len(rows) == 5 * 2 * len(BACKENDS)
@@ -88,8 +106,8 @@ def corrupt(plan: Plan, old: str, new: str) -> list[dict[str, Any]]:
 
     original = measure.kernel_source
 
-    def changed(test: str, scope: str) -> str:
-        text = original(test, scope)
+    def changed(shape: Shape) -> str:
+        text = original(shape)
         assert old in text
         return text.replace(old, new)
 
@@ -101,19 +119,43 @@ def corrupt(plan: Plan, old: str, new: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("test", "old", "new"),
+    ("test", "op", "old", "new"),
     [
-        ("latency", "plan.bytes, gin::signal_inc", "plan.bytes - 1, gin::signal_inc"),
-        ("bandwidth", "offset, plan.bytes, gin::signal_inc", "offset, plan.bytes - 1, gin::signal_inc"),
-        ("rate", "offset, plan.bytes);", "offset, plan.bytes + 9);"),
-        ("alltoall", "to * plan.stride, plan.bytes", "to * plan.stride + 8, plan.bytes"),
+        ("latency", "put_signal", "plan.bytes, gin::signal_inc", "plan.bytes - 1, gin::signal_inc"),
+        ("latency", "put_value", "target, place, value,", "target, place, value + 1,"),
+        (
+            "latency",
+            "put_flush",
+            "target, place, source, place, plan.bytes);",
+            "target, place, source, place, plan.bytes - 1);",
+        ),
+        (
+            "latency",
+            "get",
+            "source, place, target, place, plan.bytes);",
+            "source, place, target, place, plan.bytes - 1);",
+        ),
+        ("latency", "atomic", "place, uint64_t(1));", "place, uint64_t(2));"),
+        ("bandwidth", "put_signal", "offset, plan.bytes, gin::signal_inc", "offset, plan.bytes - 1, gin::signal_inc"),
+        (
+            "bandwidth",
+            "put_signal_bidir",
+            "offset, plan.bytes, gin::signal_inc",
+            "offset, plan.bytes - 1, gin::signal_inc",
+        ),
+        ("rate", "put", "offset, plan.bytes);", "offset, plan.bytes + 9);"),
+        ("alltoall", "put_signal", "to * plan.stride, plan.bytes", "to * plan.stride + 8, plan.bytes"),
+        ("moe", "dispatch_combine", "t * plan.stride, plan.bytes);", "t * plan.stride + 8, plan.bytes);"),
+        ("moe", "dispatch_combine", "returned + (mine + k)", "returned + (mine + k + 1)"),
+        ("overlap", "put_signal", "plan.bytes, gin::signal_inc", "plan.bytes - 1, gin::signal_inc"),
     ],
-    ids=list(TESTS),
 )
-def test_bytes_that_are_wrong_are_counted(here: Path, test: str, old: str, new: str, backend: str) -> None:
+def test_bytes_that_are_wrong_are_counted(here: Path, test: str, op: str, old: str, new: str, backend: str) -> None:
     # Too short: stale at its end. Too long: reaches the guard or a neighbour. Displaced: all of it.
-    nbytes = 1024 if test == "rate" else 40
-    plan = Plan(test, (backend,), True, ("direct",), (nbytes,), iterations=3, warmup=0)
+    if op not in possible(test, backend):
+        pytest.skip(f"{backend} has no {op}")
+    nbytes = {"rate": 1024, "latency": 8}.get(test, 40)
+    plan = Plan(test, (backend,), True, ("direct",), (nbytes,), operations=(op,), iterations=4, warmup=0, rounds=1)
     answers = gin.spawn(2, corrupt, plan, old, new)
     assert answers[0][0]["wrong"] >= 3
     assert answers[1] == []
@@ -190,6 +232,30 @@ def test_ctrl_c_keeps_the_rows_that_are_complete(sweeping: subprocess.Popen[str]
     results = json.loads((here / "out.json").read_text())
     assert results["complete"] is False
     assert len(results["rows"]) == len({(row["bytes"], row["route"]) for row in results["rows"]}) > 0
+
+
+def test_an_interrupted_sweep_goes_on(here: Path) -> None:
+    arguments = ["bench", "latency", "--backend", BACKENDS[0], "-b", "8", "-e", "1K", "-n", "20", "-w", "1"]
+    done = gin_command(*arguments, "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    whole = json.loads((here / "out.json").read_text())
+    (here / "out.json").write_text(json.dumps({**whole, "complete": False, "rows": whole["rows"][:7]}))
+    done = gin_command("bench", "--resume", "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    after = json.loads((here / "out.json").read_text())
+    assert after["complete"] is True
+    assert after["rows"][:6] == whole["rows"][:6]
+    assert len(after["rows"]) == len(whole["rows"]) == 16
+    assert {(row["bytes"], row["route"]) for row in after["rows"]} == {
+        (row["bytes"], row["route"]) for row in whole["rows"]
+    }
+
+
+def test_a_cancelled_sweep_keeps_its_rows(sweeping: subprocess.Popen[str], here: Path) -> None:
+    sweeping.terminate()
+    out, err = sweeping.communicate(timeout=30)
+    assert sweeping.returncode == 130, out + err
+    assert json.loads((here / "out.json").read_text())["remarks"]["interrupted"] is True
 
 
 def test_a_killed_sweep_leaves_no_process(sweeping: subprocess.Popen[str]) -> None:

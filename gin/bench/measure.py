@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,16 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gin.bench.plan import Plan, kernel_source
+from gin.bench.plan import Identity, Plan, Shape, kernel_name, kernel_source, source_of
 from gin.bench.results import Row
-from gin.bench.stats import summarize
+from gin.bench.rows import Times, make_row
+from gin.bench.tests import Operation
 
-Samples = npt.NDArray[np.float64]
+Nanoseconds = npt.NDArray[np.int64]
 
 _LINE = 64
 _GUARD = 64  # bytes after the last message that nothing may write
 _GUARD_BYTE = 0xA5
 _OUT_HEADER = 64  # bytes before the samples, as in kernels/common.cuh
+_PLAN = struct.Struct("<4Q6I")  # bench::Plan of kernels/common.cuh
+_CLOCK_READINGS = 1000
+_STEADY = 0.1  # two launches in a row are steady when their medians differ by no more than this part
+_SETTLE_LAUNCHES = 6
+_WORK = 2000  # steps of a computation to begin with
 
 
 def stride_of(nbytes: int) -> int:
@@ -26,21 +33,30 @@ def stride_of(nbytes: int) -> int:
     return max(_LINE, -(-nbytes // _LINE) * _LINE)
 
 
-def used_bytes(plan: Plan, nbytes: int, ranks: int) -> int:
+def places(shape: Shape, nbytes: int, ranks: int) -> int:
+    """Messages of one size that a window has room for."""
+    messages = shape.operation.messages(nbytes)
+    if shape.operation.test == "alltoall":
+        return ranks
+    if shape.operation.test == "moe":
+        return (ranks + 1) * messages
+    return shape.ctas * messages
+
+
+def used_bytes(shape: Shape, nbytes: int, ranks: int) -> int:
     """Bytes of a window that the messages of one size take."""
-    places = ranks if plan.test == "alltoall" else plan.ctas * plan.definition.messages(nbytes)
-    return places * stride_of(nbytes)
+    return places(shape, nbytes, ranks) * stride_of(nbytes)
 
 
 def window_bytes(plan: Plan, ranks: int) -> int:
-    """Size of the source and of the target window, for every size of the plan."""
-    return max(used_bytes(plan, nbytes, ranks) for nbytes in plan.sizes) + _GUARD
+    """Size of the source and of the target window, for everything in the plan."""
+    return max(used_bytes(shape, nbytes, ranks) for shape, nbytes in plan.points()) + _GUARD
 
 
 def out_bytes(plan: Plan) -> int:
     """Size of the window that a launch's samples come back in."""
-    most = max(plan.first_iterations(nbytes) for nbytes in plan.sizes) + plan.rounds
-    return _OUT_HEADER + 16 * plan.ctas * most
+    most = max(shape.ctas * shape.operation.parts * plan.longest_launch(nbytes) for shape, nbytes in plan.points())
+    return _OUT_HEADER + 16 * max(most, _CLOCK_READINGS)
 
 
 def heap_bytes(plan: Plan, ranks: int) -> int:
@@ -55,19 +71,28 @@ def share(comm: Any, value: object) -> list[Any]:
 
 
 @dataclass
+class Settled:
+    """What the launches before the first one that is kept found out."""
+
+    iterations: int  # for the row
+    warmup: int  # iterations that were run
+    steady: bool | None  # None: nobody looked
+    work: int  # steps of a computation that takes about as long as the transfer; 0 where there is none
+
+
+@dataclass
 class Taken:
     """What the launches of one row gave so far, on this rank."""
 
-    samples: list[Samples] = field(
-        default_factory=list
-    )  # nanoseconds, shape (ctas or 1, iterations), one array per launch
+    turns: list[tuple[int, Nanoseconds]] = field(default_factory=list)  # leader, and times as `durations` gives them
     wrong: int = 0
     warmup: int = 0
     iterations: int = 0
+    steady: bool | None = None
 
 
 class Session:
-    """One backend and route: an open communicator with the test's windows and kernel. Collective throughout."""
+    """One backend and route: an open communicator with the plan's windows and kernels. Collective throughout."""
 
     def __init__(self, comm: Any, plan: Plan, backend: str, route: str) -> None:
         self.comm, self.plan, self.backend = comm, plan, backend
@@ -77,62 +102,96 @@ class Session:
         self.source = comm.window(nbytes)
         self.target = comm.window(nbytes)
         self.out = comm.window(out_bytes(plan))
-        self.kernel = comm.compile(kernel_source(plan.test, plan.scope), plan.test)
+        self._kernels: dict[tuple[str, str], Any] = {}
         self._serial = 1
 
-    def launch(self, nbytes: int, warmup: int, iterations: int, taken: Taken) -> float:
-        """One launch, whose samples and wrong elements are added to `taken`. Returns the seconds it took here."""
-        plan, messages = self.plan, self.plan.definition.messages(nbytes)
+    def lacks(self, operation: Operation) -> str | None:
+        """Why an operation cannot be measured here, or None."""
+        if operation.needs and not self.comm.capabilities[operation.needs]:
+            return f"backend {self.backend} lacks the capability {operation.needs}"
+        if operation.parts > 1 and self.comm.platform == "sim":
+            return "computation takes no simulated time, so that nothing can overlap with it"
+        return None
+
+    def contexts(self, shape: Shape) -> int:
+        """Contexts that the blocks of a shape share out."""
+        return shape.contexts or int(self.comm.config.contexts)
+
+    def identity(self, shape: Shape, nbytes: int) -> Identity:
+        """What tells the row from all others of a sweep."""
+        contexts, ranks = self.contexts(shape), self.comm.size
+        name = shape.operation.name
+        return (name, shape.scope, shape.ctas, shape.threads, contexts, ranks, nbytes, self.backend, self.route)
+
+    def clock(self) -> dict[str, int]:
+        """The clock of this platform's kernels, on the worst rank: its steps, and what reading it takes, nanoseconds."""
+        kernel = self.comm.compile(source_of("clock", "clock_readings", "clock", "thread"), "clock_readings")
         self.out.write(np.zeros(self.out.nbytes, np.uint8))
-        end = used_bytes(plan, nbytes, self.comm.size)
+        self._start(kernel, (0, 0, 0, 0, 1, 10, _CLOCK_READINGS, 1, 0, 0), 1, 1)
+        words = self._times(_CLOCK_READINGS).ravel()
+        steps = np.diff(words)
+        resolution = int(steps[steps > 0].min()) if (steps > 0).any() else 0
+        found = share(self.comm, [resolution, int(np.median(steps))])
+        return {"resolution_ns": max(r for r, _ in found), "reading_ns": max(o for _, o in found)}
+
+    def launch(
+        self, shape: Shape, nbytes: int, warmup: int, iterations: int, taken: Taken, *, leader: int = 0, work: int = 0
+    ) -> float:
+        """One launch, whose times and wrong elements are added to `taken`. Returns the seconds it took here."""
+        plan, made = self.plan, shape.operation
+        messages = made.messages(nbytes)
+        self.out.write(np.zeros(self.out.nbytes, np.uint8))
+        end = used_bytes(shape, nbytes, self.comm.size)
         self.target.write(np.full(_GUARD, _GUARD_BYTE, np.uint8), offset=end)
         self.comm.barrier()
-        start = time.perf_counter()
-        self.kernel.launch(
-            self.source,
-            self.target,
-            self.out,
-            nbytes,
-            stride_of(nbytes),
-            self._serial,
-            messages,
-            warmup,
-            iterations,
-            int(plan.verify),
-            grid=plan.ctas,
-            block=plan.threads,
+        numbers = (
+            *(nbytes, stride_of(nbytes), self._serial, work),
+            *(messages, warmup, iterations, self.contexts(shape), leader, int(plan.verify)),
         )
-        self.comm.synchronize()
-        seconds = time.perf_counter() - start
-
-        self._serial += (warmup + iterations) * max(plan.ctas * messages, self.comm.size)
-        words = self.out.read("uint64")
-        guard = self.target.read("uint8", _GUARD, offset=end)
-        first = _OUT_HEADER // 8
-        kept = np.array(words[first : first + 2 * plan.ctas * iterations])
-        taken.samples.append(durations(plan, kept.reshape(plan.ctas, iterations, 2)))
+        seconds = self._start(self._kernel(shape), numbers, shape.ctas, shape.threads)
+        self._serial += made.sends * (warmup + iterations) * max(shape.ctas * messages, self.comm.size)
+        words = self._times(shape.ctas * iterations * made.parts)
+        taken.turns.append((leader, durations(made, words.reshape(shape.ctas, iterations, made.parts, 2))))
         if plan.verify:
-            taken.wrong += int(words[0]) + int(np.count_nonzero(guard != _GUARD_BYTE))
+            guard = self.target.read("uint8", _GUARD, offset=end)
+            taken.wrong += int(self.out.read("uint64", 1)[0]) + int(np.count_nonzero(guard != _GUARD_BYTE))
         taken.warmup += warmup
         taken.iterations += iterations
         return seconds
 
-    def calibrate(self, nbytes: int) -> int:
-        """How many iterations a row of this size gets: as many on every rank. What is measured here is not kept."""
-        warmup = self.plan.warmups(nbytes)
-        if self.plan.iterations is not None:
-            return self.plan.iterations
-        trial = max(warmup, 3)
-        seconds = self.launch(nbytes, 0, trial, Taken())
-        return self.plan.fitted_iterations(nbytes, share(self.comm, seconds)[0] / trial)
+    def settle(self, shape: Shape, nbytes: int) -> Settled:
+        """Launches until two in a row agree, unless the warm-up is given, and finds the iterations of a row.
 
-    def row(self, nbytes: int, taken: Taken) -> Row | None:
+        What is measured here is not kept. Wrong data is found again later.
+        """
+        plan, made = self.plan, shape.operation
+        work = _WORK if made.parts > 1 else 0
+        if plan.iterations is not None and plan.warmup is not None and not work:
+            return Settled(plan.iterations, 0, None, 0)
+        count, last, spent, run = max(plan.warmups(nbytes), 3), 0.0, 0.0, 0
+        steady: bool | None = None if plan.warmup is not None else False
+        for _ in range(_SETTLE_LAUNCHES):
+            taken = Taken()
+            seconds = share(self.comm, self.launch(shape, nbytes, 0, count, taken, work=work))[0]
+            run, spent = run + count, spent + seconds
+            medians = share(self.comm, [float(np.median(part)) for part in taken.turns[0][1]])[0]
+            work = _fitted_work(work, medians)
+            each = seconds / count
+            if steady is None:
+                break
+            if last and abs(medians[-1] - last) <= _STEADY * last:
+                steady = True
+                break
+            last = medians[-1]
+            if spent > plan.seconds:
+                break
+            count = min(2 * count, plan.longest_launch(nbytes))
+        return Settled(plan.fitted_iterations(nbytes, each), run, steady, work)
+
+    def row(self, shape: Shape, nbytes: int, taken: Taken, resolution_ns: int) -> Row | None:
         """The row of one size from all ranks' samples: on rank 0, None elsewhere."""
-        samples = np.concatenate(taken.samples, axis=1)
-        if self.plan.test == "alltoall":
-            # The slowest block of each iteration here, then the slowest rank.
-            parts = share(self.comm, samples.max(axis=0).tolist())
-            samples = np.max(np.array(parts), axis=0, keepdims=True)
+        made = shape.operation
+        everyone = share(self.comm, [[leader, times.tolist()] for leader, times in taken.turns])
         wrong = sum(share(self.comm, taken.wrong))
         if self.comm.rank != 0:
             return None
@@ -143,57 +202,60 @@ class Session:
             "route": self.route,
             "ranks": self.comm.size,
         }
-        return make_row(self.plan, identity, nbytes, taken, microseconds(self.plan, nbytes, samples), wrong)
+        times = Times.of(made, [[(leader, np.array(part)) for leader, part in turns] for turns in everyone])
+        return make_row(
+            self.plan,
+            shape,
+            {**identity, "contexts": self.contexts(shape)},
+            nbytes,
+            times,
+            warmup=taken.warmup,
+            iterations=taken.iterations,
+            steady=taken.steady,
+            wrong=wrong,
+            resolution_ns=resolution_ns,
+        )
 
     def close(self) -> None:
         """Closes the communicator and with it the windows."""
         self.comm.close()
 
+    def _kernel(self, shape: Shape) -> Any:
+        key = shape.operation.name, shape.scope
+        if key not in self._kernels:
+            name = kernel_name(self.plan.test, shape.operation.name)
+            self._kernels[key] = self.comm.compile(kernel_source(shape), name)
+        return self._kernels[key]
 
-def durations(plan: Plan, kept: npt.NDArray[np.uint64]) -> Samples:
-    """Nanoseconds, of shape (blocks, iterations), from starts and ends of shape (blocks, iterations, 2).
+    def _start(self, kernel: Any, numbers: tuple[int, ...], grid: int, block: int) -> float:
+        """Runs a kernel and waits for it; seconds."""
+        start = time.perf_counter()
+        kernel.launch(self.source, self.target, self.out, _PLAN.pack(*numbers), grid=grid, block=block)
+        self.comm.synchronize()
+        return time.perf_counter() - start
+
+    def _times(self, count: int) -> Nanoseconds:
+        """Starts and ends that a launch left, of shape (count, 2)."""
+        words = self.out.read("uint64", 2 * count, offset=_OUT_HEADER)
+        return np.array(words).astype(np.int64).reshape(count, 2)
+
+
+def _fitted_work(work: int, medians: list[float]) -> int:
+    """Steps of a computation that takes as long as the transfer, from the times of both."""
+    if not work or len(medians) < 2 or medians[1] <= 0:
+        return work
+    return max(1, min(int(work * medians[0] / medians[1]), 1 << 40))
+
+
+def durations(operation: Operation, kept: Nanoseconds) -> Nanoseconds:
+    """Nanoseconds, of shape (parts, times), from starts and ends of shape (blocks, iterations, parts, 2).
 
     Where blocks share what is measured, it is one time from the first start to the last end: they need not run at once.
     """
     starts, ends = kept[..., 0], kept[..., 1]
-    if plan.test in ("bandwidth", "rate"):
+    if operation.per_message:
         starts, ends = starts.min(axis=0, keepdims=True), ends.max(axis=0, keepdims=True)
-    return (ends - starts).astype(np.float64)
-
-
-def microseconds(plan: Plan, nbytes: int, samples: Samples) -> Samples:
-    """One time per sample as the test defines it, from nanoseconds of shape (blocks, iterations)."""
-    if plan.test == "alltoall":
-        return samples.ravel() / 1e3
-    if plan.test == "latency":
-        return samples.ravel() / 2 / 1e3
-    return samples.ravel() / (plan.definition.messages(nbytes) * plan.ctas) / 1e3
-
-
-def make_row(plan: Plan, identity: Row, nbytes: int, taken: Taken, times: Samples, wrong: int) -> Row:
-    """A result row. `identity`: backend, platform, wire, route, ranks. `times`: microseconds as the test defines."""
-    summary = summarize(times)
-    messages = max(identity["ranks"] - 1, 1) if plan.test == "alltoall" else 1
-    each = summary.median / messages
-    row: Row = {
-        "test": plan.test,
-        "op": plan.definition.op,
-        **identity,
-        "scope": plan.scope,
-        "ctas": plan.ctas,
-        "threads": plan.threads,
-        "bytes": nbytes,
-        "iterations": taken.iterations,
-        "warmup": taken.warmup,
-        "min_us": round(summary.min, 6),
-        "median_us": round(summary.median, 6),
-        "p90_us": round(summary.p90, 6),
-        "p99_us": round(summary.p99, 6),
-        "max_us": round(summary.max, 6),
-        "bandwidth_GBps": round(nbytes / each / 1e3, 6) if each > 0 else None,
-        "rate_Mops": round(1 / each, 6) if each > 0 else None,
-        "wrong": wrong if plan.verify else None,
-    }
-    if plan.samples:
-        row["samples_us"] = [round(float(time), 6) for time in times]
-    return row
+    taken = ends - starts
+    if operation.timed_by == "all":
+        taken = taken.max(axis=0, keepdims=True)
+    return taken.reshape(-1, operation.parts).T

@@ -1,90 +1,34 @@
-"""What a sweep does: the tests, their definitions and defaults, sizes, messages and iterations."""
+"""What a sweep does: sizes, shapes of the launches, and how many iterations."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from gin.bench.tests import TESTS, Operation, Test, operation
+
+__all__ = [
+    "KERNELS",
+    "ROUTES",
+    "SCOPES",
+    "TESTS",
+    "Identity",
+    "Plan",
+    "Shape",
+    "format_size",
+    "kernel_source",
+    "sizes_between",
+]
 
 SCOPES = ("thread", "warp", "block")
 ROUTES = ("native", "direct")
 KERNELS = Path(__file__).parent / "kernels"
+MAX_ROWS = 1_000_000
 
 _UNITS = {"K": 10, "M": 20, "G": 30}
-
-
-@dataclass(frozen=True)
-class Test:
-    """One test of the benchmark: what it times, said so that a reader can repeat it, and its defaults."""
-
-    name: str
-    op: str
-    definition: str
-    min_bytes: int
-    max_bytes: int
-    min_ranks: int
-    max_messages: int  # in flight per block
-    max_flight: int  # bytes in flight per block, as long as that leaves one message
-    columns: tuple[str, ...]  # of the table
-    __test__ = False  # not a test class of pytest
-
-    def messages(self, nbytes: int) -> int:
-        """Messages of `nbytes` that one iteration keeps in flight per block."""
-        return max(1, min(self.max_messages, self.max_flight // max(nbytes, 1)))
-
-
-TESTS = {
-    test.name: test
-    for test in (
-        Test(
-            "latency",
-            "put_signal",
-            "half the round trip of a put+signal ping-pong between ranks 0 and 1, timed on rank 0 inside one kernel",
-            8,
-            1 << 20,
-            min_ranks=2,
-            max_messages=1,
-            max_flight=1,
-            columns=("median_us", "p99_us"),
-        ),
-        Test(
-            "bandwidth",
-            "put_signal",
-            "rank 0 to rank 1: several puts with a signal each in flight, from the first put to rank 1's answer that "
-            "all arrived; times are per message",
-            1 << 10,
-            4 << 20,
-            min_ranks=2,
-            max_messages=64,
-            max_flight=8 << 20,
-            columns=("bandwidth_GBps", "median_us"),
-        ),
-        Test(
-            "rate",
-            "put",
-            "rank 0 to rank 1: many puts and one ordered signal after them, from the first put to rank 1's answer; "
-            "times are per message",
-            8,
-            1 << 10,
-            min_ranks=2,
-            max_messages=1024,
-            max_flight=1 << 20,
-            columns=("rate_Mops", "median_us"),
-        ),
-        Test(
-            "alltoall",
-            "put_signal",
-            "every rank puts one message with a signal to every rank, from a barrier to the last arrival, the slowest "
-            "rank of each iteration; bandwidth and rate are what one rank sends to the others",
-            8,
-            1 << 20,
-            min_ranks=1,
-            max_messages=1,
-            max_flight=1,
-            columns=("median_us", "bandwidth_GBps"),
-        ),
-    )
-}
 
 
 def format_size(nbytes: int) -> str:
@@ -107,8 +51,29 @@ def sizes_between(minimum: int, maximum: int, factor: float) -> list[int]:
     size = max(minimum, 1)
     while size <= maximum:
         sizes.append(size)
+        if len(sizes) > MAX_ROWS:
+            raise ValueError(f"a step factor of {factor:g} gives more than {MAX_ROWS} sizes; give a larger one")
         size = max(size + 1, int(size * factor))
     return sizes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An operation and the geometry that calls it."""
+
+    operation: Operation
+    scope: str
+    ctas: int
+    threads: int
+    contexts: int | None  # None: as many as the communicator has
+
+    def __str__(self) -> str:
+        contexts = "" if self.contexts is None else f" contexts={self.contexts}"
+        return f"{self.operation.name} scope={self.scope} ctas={self.ctas} threads={self.threads}{contexts}"
+
+
+Identity = tuple[str, str, int, int, int, int, int, str, str]
+"""op, scope, ctas, threads, contexts, ranks, bytes, backend, route: what tells the rows of a sweep apart."""
 
 
 @dataclass(frozen=True)
@@ -120,35 +85,54 @@ class Plan:
     required: bool  # the backends were named: one that cannot run is an error, not a remark
     routes: tuple[str, ...]
     sizes: tuple[int, ...]
-    scope: str = "thread"
-    ctas: int = 1
-    threads: int = 1
+    operations: tuple[str, ...] = ()  # none: the test's first
+    scopes: tuple[str, ...] = ("thread",)
+    ctas: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] = ()  # none: 1 for scope thread, else 32
+    contexts: tuple[int, ...] = ()  # none: as configured
     iterations: int | None = None  # None: by size and time
-    warmup: int | None = None
+    warmup: int | None = None  # None: until steady
     platform: str | None = None  # None: as configured
     wire: str | None = None
     verify: bool = True
     timeout: float = 30.0  # seconds that any wait may take
-    rounds: int = 3  # a row's iterations are cut into this many launches, which alternate between the backends
+    rounds: int = 10  # a row's iterations are cut into this many launches, which alternate between the backends
     seconds: float = 0.15  # aim for one row's time when iterations are not given
-    samples: bool = False  # keep every sample in the results
+    samples: bool = True  # keep every sample in the results
+    done: frozenset[Identity] = frozenset()  # measured before
+    place: tuple[str, str] | None = None  # platform and wire of what was measured before
     command: tuple[str, ...] = field(default=())
 
     @property
     def definition(self) -> Test:
         return TESTS[self.test]
 
+    def shapes(self) -> Iterator[Shape]:
+        """Every operation with every geometry."""
+        names = self.operations or (self.definition.operations[0].name,)
+        for name, scope, ctas, contexts in itertools.product(names, self.scopes, self.ctas, self.contexts or (None,)):
+            for threads in self.threads or (1 if scope == "thread" else 32,):
+                yield Shape(operation(self.test, name), scope, ctas, threads, contexts)
+
+    def points(self) -> Iterator[tuple[Shape, int]]:
+        """Every shape with every size, in the order of measuring."""
+        return ((shape, nbytes) for shape in self.shapes() for nbytes in shape.operation.sizes(self.sizes))
+
     def first_iterations(self, nbytes: int) -> int:
         """Iterations wanted for a size, before the time they take is known."""
         if self.iterations is not None:
             return self.iterations
-        return 1000 if nbytes <= 8 << 10 else 300 if nbytes <= 128 << 10 else 100
+        return 2000 if nbytes <= 8 << 10 else 600 if nbytes <= 128 << 10 else 200
+
+    def longest_launch(self, nbytes: int) -> int:
+        """Kept iterations of a launch, at most."""
+        return max(-(-self.first_iterations(nbytes) // self.rounds), 20)
 
     def warmups(self, nbytes: int) -> int:
         """Iterations that every launch runs before those it keeps."""
         if self.warmup is not None:
             return self.warmup
-        return 50 if nbytes <= 8 << 10 else 10 if nbytes <= 128 << 10 else 3
+        return 10 if nbytes <= 8 << 10 else 5 if nbytes <= 128 << 10 else 2
 
     def fitted_iterations(self, nbytes: int, seconds_each: float) -> int:
         """Iterations of a row when one takes about `seconds_each`, all of its work included; a multiple of rounds."""
@@ -165,11 +149,24 @@ class Plan:
         return [iterations // rounds + (i < iterations % rounds) for i in range(rounds)]
 
 
-def kernel_source(test: str, scope: str) -> str:
-    """The CUDA C++ text of a test's kernel for one scope, with the line numbers of its files."""
-    common, kernel = KERNELS / "common.cuh", KERNELS / f"{test}.cu"
+def kernel_name(test: str, name: str) -> str:
+    """What the kernel of an operation is called."""
+    return f"{test}_{name}"
+
+
+def kernel_source(shape: Shape) -> str:
+    """The CUDA C++ text of an operation's kernel for one scope, with the line numbers of its files."""
+    made = shape.operation
+    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope)
+
+
+def source_of(file: str, kernel: str, operation_name: str, scope: str) -> str:
+    """The text of one kernel file and of what all of them share."""
+    common, body = KERNELS / "common.cuh", KERNELS / f"{file}.cu"
     return (
         f"#define BENCH_SCOPE {SCOPES.index(scope)}\n"
+        f"#define BENCH_KERNEL {kernel}\n"
+        f"#define BENCH_OP_{operation_name} 1\n"
         f'#line 1 "{common.name}"\n{common.read_text()}\n'
-        f'#line 1 "{kernel.name}"\n{kernel.read_text()}\n'
+        f'#line 1 "{body.name}"\n{body.read_text()}\n'
     )

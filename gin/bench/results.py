@@ -42,6 +42,24 @@ ROW_FIELDS = (
     "rate_Mops",
     "wrong",
 )
+# What rows say besides: geometry, and how sure the figures are.
+MORE_FIELDS = (
+    "contexts",
+    "messages",
+    "samples",
+    "median_low_us",
+    "median_high_us",
+    "mean_us",
+    "stdev_us",
+    "p999_us",
+    "outliers",
+    "drift",
+    "drifted",
+    "steady",
+    "transfer_us",
+    "compute_us",
+    "overlap_percent",
+)
 Row = dict[str, Any]
 
 # Numbers and places that a launcher hands to each rank.
@@ -92,9 +110,18 @@ def environment() -> dict[str, Any]:
 
 
 def document(
-    rows: Sequence[Row], *, command: Sequence[str], emulated: bool, env: Mapping[str, Any], complete: bool
+    rows: Sequence[Row],
+    *,
+    command: Sequence[str],
+    emulated: bool,
+    env: Mapping[str, Any],
+    complete: bool,
+    remarks: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The JSON document of a sweep. `complete` is false when it ended before its last row."""
+    """The JSON document of a sweep. `complete` is false when it ended before its last row.
+
+    remarks  what else is worth knowing, e.g. the conditions while it ran and what was left out
+    """
     return {
         "schema": SCHEMA,
         "tool": f"gin {__version__}",
@@ -102,6 +129,7 @@ def document(
         "emulated": emulated,
         "complete": complete,
         "environment": dict(env),
+        "remarks": dict(remarks or {}),
         "rows": list(rows),
     }
 
@@ -118,7 +146,7 @@ def to_json(results: Mapping[str, Any]) -> str:
 def to_csv(rows: Sequence[Row]) -> str:
     """One line per row under a header; what was not measured is empty."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, ROW_FIELDS, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(out, (*ROW_FIELDS, *MORE_FIELDS), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable
@@ -11,18 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import gin.ranks
-from gin.bench import results
-from gin.bench.measure import Session, Taken, heap_bytes
-from gin.bench.plan import Plan
+from gin.bench import conditions, gpus, results
+from gin.bench.measure import Session, Taken, heap_bytes, share
+from gin.bench.plan import Plan, Shape
 from gin.config import Config
-from gin.errors import Error, UnsupportedError
+from gin.errors import ConfigError, Error, UnsupportedError
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
 """What happened, told by rank 0. `event` is one of
 unavailable  backend, route, reason
 begin        environment, emulated, total (rows to come)
+point        shape, bytes: what is measured next
 row          row
+end          conditions: what disturbed the machine meanwhile
 failure      error (class name), message
 """
 
@@ -37,9 +40,16 @@ def run(plan: Plan, sink: Sink) -> None:
     with contextlib.ExitStack() as stack:
         try:
             sessions = _open(plan, ranks.size, stack, tell)
-            tell(_begin(plan, sessions))
-            for nbytes in plan.sizes:
-                _measure(plan, sessions, nbytes, tell)
+            points = _points(plan, sessions, tell)
+            clock = sessions[0].clock()
+            tell(_begin(sessions, points, clock))
+            on_gpus = sessions[0].comm.platform == "cuda"
+            before = conditions.read(with_gpus=on_gpus)
+            for shape, nbytes, able in points:
+                tell({"event": "point", "shape": str(shape), "bytes": nbytes})
+                _measure(plan, able, shape, nbytes, clock["resolution_ns"], tell)
+            told = conditions.merge(share(sessions[0].comm, conditions.since(before, with_gpus=on_gpus)))
+            tell({"event": "end", "conditions": told})
         except Error as error:
             tell({"event": "failure", "error": type(error).__name__, "message": str(error)})
             raise
@@ -56,7 +66,13 @@ def run_here(plan: Plan, ranks: int, sink: Sink) -> None:
         events = Path(folder) / "events"
         events.touch()
         with _following(events, sink):
-            gin.spawn(ranks, _spawned, plan, str(events))
+            gin.spawn(ranks, _spawned, plan, str(events), platform=plan.platform, env=_surroundings(plan))
+
+
+def _surroundings(plan: Plan) -> dict[str, str | None]:
+    """Variables for the ranks: simulated ones are timed by the network's model alone, unless it is asked for otherwise."""
+    simulated = (plan.platform or os.environ.get("GIN_PLATFORM", "")).strip().lower() == "sim"
+    return {"GIN_HOSTILE": os.environ.get("GIN_HOSTILE", "0")} if simulated else {}
 
 
 def _spawned(plan: Plan, events: str) -> None:
@@ -103,8 +119,11 @@ def _settings(plan: Plan, ranks: int) -> dict[str, Any]:
     """What a communicator of this plan needs beyond the defaults."""
     wanted: dict[str, Any] = {"timeout": plan.timeout, "platform": plan.platform, "wire": plan.wire}
     config = Config.from_sources(**wanted)
-    blocks = -(-plan.ctas // config.contexts)  # that share a context
-    for name, need in (("signals", 3 * blocks), ("barriers", blocks), ("heap", heap_bytes(plan, ranks))):
+    shapes = list(plan.shapes())
+    contexts = max(shape.contexts or config.contexts for shape in shapes)
+    blocks = max(-(-shape.ctas // (shape.contexts or config.contexts)) for shape in shapes)  # that share a context
+    needs = (("contexts", contexts), ("signals", 3 * blocks), ("barriers", blocks), ("heap", heap_bytes(plan, ranks)))
+    for name, need in needs:
         if need > getattr(config, name):
             wanted[name] = need
     return wanted
@@ -134,27 +153,64 @@ def _open(plan: Plan, ranks: int, stack: contextlib.ExitStack, tell: Sink) -> li
     return sessions
 
 
-def _begin(plan: Plan, sessions: list[Session]) -> Event:
+Point = tuple[Shape, int, list[Session]]
+
+
+def _points(plan: Plan, sessions: list[Session], tell: Sink) -> list[Point]:
+    """What there is to measure, and who can. Points of which every row was measured before are left out."""
+    for shape in {shape.operation.name: shape for shape in plan.shapes()}.values():
+        for session in sessions:
+            reason = session.lacks(shape.operation)
+            if reason:
+                where = {"backend": session.backend, "route": session.route}
+                tell({"event": "unavailable", **where, "reason": f"{shape.operation.name}: {reason}"})
     comm = sessions[0].comm
-    env = {**results.environment(), "platform": comm.platform, "wire": comm.config.wire}
+    if plan.place not in (None, (comm.platform, comm.config.wire)):
+        raise ConfigError(
+            f"the results so far are of platform and wire {plan.place}, these would be of "
+            f"{(comm.platform, comm.config.wire)}; give --platform and --wire as before"
+        )
+    points = []
+    possible = 0
+    for shape, nbytes in plan.points():
+        able = [session for session in sessions if session.lacks(shape.operation) is None]
+        possible += len(able)
+        if any(session.identity(shape, nbytes) not in plan.done for session in able):
+            points.append((shape, nbytes, able))
+    if not possible:
+        raise UnsupportedError(
+            f"none of these backends can do what {plan.test} of {', '.join(plan.operations)} measures"
+        )
+    return points
+
+
+def _begin(sessions: list[Session], points: list[Point], clock: dict[str, int]) -> Event:
+    comm = sessions[0].comm
+    env = {**results.environment(), "platform": comm.platform, "wire": comm.config.wire, "clock": clock}
+    if comm.platform == "cuda":
+        env |= gpus.facts()
     return {
         "event": "begin",
         "environment": env,
         "emulated": comm.platform != "cuda",
-        "total": len(sessions) * len(plan.sizes),
+        "total": sum(len(able) for _, _, able in points),
     }
 
 
-def _measure(plan: Plan, sessions: list[Session], nbytes: int, tell: Sink) -> None:
-    """One size: every session's iterations are cut into launches, and the sessions take turns."""
-    warmup = plan.warmups(nbytes)
-    shares = [plan.split(session.calibrate(nbytes)) for session in sessions]
-    taken = [Taken() for _ in sessions]
+def _measure(plan: Plan, sessions: list[Session], shape: Shape, nbytes: int, resolution_ns: int, tell: Sink) -> None:
+    """One size: every session's iterations are cut into launches, and the sessions take turns.
+
+    Ranks 0 and 1 take turns in leading, so that either end is timed.
+    """
+    settled = [session.settle(shape, nbytes) for session in sessions]
+    shares = [plan.split(found.iterations) for found in settled]
+    taken = [Taken(warmup=found.warmup, steady=found.steady) for found in settled]
     for turn in range(plan.rounds):
-        for session, parts, into in zip(sessions, shares, taken, strict=True):
+        for session, found, parts, into in zip(sessions, settled, shares, taken, strict=True):
             if turn < len(parts):
-                session.launch(nbytes, warmup, parts[turn], into)
+                warmup = plan.warmups(nbytes)
+                session.launch(shape, nbytes, warmup, parts[turn], into, leader=turn % 2, work=found.work)
     for session, into in zip(sessions, taken, strict=True):
-        row = session.row(nbytes, into)
+        row = session.row(shape, nbytes, into, resolution_ns)
         if row is not None:
             tell({"event": "row", "row": row})

@@ -15,7 +15,11 @@ UNITS = {
     "max_us": ("max", "us"),
     "bandwidth_GBps": ("bandwidth", "GB/s"),
     "rate_Mops": ("rate", "Mmsg/s"),
+    "transfer_us": ("transfer", "us"),
+    "overlap_percent": ("overlap", "%"),
+    "spread": ("95 %", "+-%"),
 }
+_SHAPE = ("op", "ranks", "scope", "ctas", "threads", "contexts")
 _GAP = 2
 
 
@@ -27,6 +31,30 @@ def number(value: float | None) -> str:
         if abs(value) < limit:
             return f"{value:.{digits}f}"
     return f"{value:.0f}"
+
+
+def spread(row: Row) -> float | None:
+    """How far the 95 % interval of the median reaches from it at most, in per cent of it."""
+    low, high, median = row.get("median_low_us"), row.get("median_high_us"), row["median_us"]
+    if low is None or high is None or not median:
+        return None
+    return float(100 * max(high - median, median - low) / median)
+
+
+def render_all(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
+    """A table for each operation and geometry among the rows, under a line that says which, where there are several."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in _SHAPE), []).append(row)
+    if len(groups) < 2:
+        return render(rows, columns, width)
+    keys = list(groups)
+    varying = [i for i, _ in enumerate(_SHAPE) if len({key[i] for key in keys}) > 1]
+    parts = []
+    for key, members in groups.items():
+        title = " ".join(f"{_SHAPE[i]}={key[i]}" for i in varying)
+        parts.append(f"{title}\n{render(members, columns, width)}")
+    return "\n".join(parts)
 
 
 def render(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
@@ -49,7 +77,10 @@ def render(rows: Sequence[Row], columns: Sequence[str], width: int) -> str:
 def _cell(row: Row | None, column: str) -> str:
     if row is None:
         return "-"
-    return number(row[column]) + ("!" if row["wrong"] else "")
+    if column == "spread":
+        value = spread(row)
+        return "-" if value is None else ">999" if value > 999 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return number(row.get(column)) + ("!" if row["wrong"] else "")
 
 
 def _side_by_side(

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import gin.ranks
 from gin.backends import NAMES
 from gin.bench import sweep
+from gin.bench.load import ResultFile, load
 from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan, format_size, sizes_between
 from gin.bench.report import Reporter
 from gin.bench.results import Output, to_csv, to_json
+from gin.bench.resume import resumed
 from gin.config import Config, parse_duration, parse_size
-from gin.errors import ConfigError, Error
+from gin.errors import ConfigError, Error, ResultsError
 
 OK, WRONG, USAGE, UNAVAILABLE, TIMEOUT, INTERRUPTED = 0, 1, 2, 3, 4, 130
 _EXIT_CODES = {
@@ -32,7 +39,10 @@ EPILOG = """\b
 Examples:
   gin bench latency
   gin bench bandwidth --backend nvshmem,ibrc_proxy -b 64K -e 16M --json out.json
-  gin bench rate -c 4 -t 32 -s warp --route native
+  gin bench latency --op all -b 8 -e 4K
+  gin bench rate -c 1,2,4 -t 32 -s warp,block --contexts 1,4 --route native
+  gin bench moe --ranks 2,4 --json moe.json
+  gin bench --resume moe.json
   gin run -n 4 -- gin bench alltoall
 
 \b
@@ -41,11 +51,20 @@ Sizes: K, M, G are powers of 1024. Results: us, GB/s = 1e9 bytes/s, Mmsg/s = 1e6
 
 
 class _Parsed(click.ParamType[Any]):
-    """A value read by one of gin's own parsers."""
+    """A value read by one of gin's own parsers. `names`: what a shell may complete each part of a list to."""
 
-    def __init__(self, name: str, parse: Callable[[object], Any]) -> None:
+    def __init__(self, name: str, parse: Callable[[object], Any], names: Sequence[str] = ()) -> None:
         self.name = name
         self._parse = parse
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = self._names
+        if param.name == "operations":  # the test is not known to an option that is not complete yet
+            names = list(dict.fromkeys(made.name for test in TESTS.values() for made in test.operations))
+        done, comma, rest = incomplete.rpartition(",")
+        given = done.split(",")
+        return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(rest) and name not in given]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -64,16 +83,48 @@ def _backends(value: object) -> tuple[str, ...]:
     return names
 
 
+def _counts(most: int) -> Callable[[object], tuple[int, ...]]:
+    """A parser of whole numbers with commas between them, 1 to `most`."""
+
+    def parse(value: object) -> tuple[int, ...]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and 1 <= int(part) <= most for part in parts):
+            raise ValueError(f"a whole number from 1 to {most}, or several with commas between them")
+        return tuple(dict.fromkeys(map(int, parts)))
+
+    return parse
+
+
+def _scopes(value: object) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+    if names == ("all",):
+        return SCOPES
+    for name in names:
+        if name not in SCOPES:
+            raise ValueError(f"all, or some of {', '.join(SCOPES)} with commas between them; {name!r} is none")
+    return names
+
+
+def _words(value: object) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in str(value).split(",")))
+
+
 SIZE, DURATION, BACKEND_LIST = (
     _Parsed("size", parse_size),
     _Parsed("seconds", parse_duration),
-    _Parsed("list", _backends),
+    _Parsed("list", _backends, ("all", *NAMES)),
 )
-COUNT = click.IntRange(min=1)
+CTAS, THREADS, CONTEXTS, RANKS = (_Parsed("list", _counts(most)) for most in (65536, 1024, 1024, 4096))
 
 
 @click.command("bench", epilog=EPILOG, short_help="Measure all backends with the same kernel, side by side.")
 @click.argument("test", type=click.Choice(list(TESTS)), required=False)
+@click.option(
+    "--op",
+    "operations",
+    type=_Parsed("list", _words),
+    help="What of the test is measured, or all.  [default: the first]",
+)
 @click.option("--list", "listing", is_flag=True, help="Say which tests, backends and scopes there are, and end.")
 @click.option("--backend", type=BACKEND_LIST, default="all", show_default=True, help="all, or names with commas.")
 @click.option(
@@ -96,32 +147,36 @@ COUNT = click.IntRange(min=1)
     "--warmup",
     "--warmup-iters",
     type=click.IntRange(0, 10_000_000),
-    help="Iterations before those that are kept, in each of a row's launches.  [default: by size]",
+    help="Iterations before those that are kept, in each of a row's launches.  [default: until steady]",
 )
-@click.option("-c", "--ctas", type=click.IntRange(1, 65536), default=1, show_default=True, help="Blocks.")
+@click.option("-c", "--ctas", type=CTAS, default="1", show_default=True, help="Blocks; several with commas.")
 @click.option(
     "-t",
     "--threads-per-cta",
     "threads",
-    type=click.IntRange(1, 1024),
-    help="Threads of a block.  [default: 1 for scope thread, else 32]",
+    type=THREADS,
+    help="Threads of a block; several with commas.  [default: 1 for scope thread, else 32]",
 )
 @click.option(
     "-s",
     "--scope",
-    type=click.Choice(SCOPES),
+    type=_Parsed("list", _scopes, ("all", *SCOPES)),
     default="thread",
     show_default=True,
-    help="The group that calls each operation.",
+    help="The group that calls each operation: thread, warp, block, some of them, or all.",
 )
-@click.option("--ranks", type=click.IntRange(1, 4096), help="Ranks to start here.  [default: 2, or the launcher's]")
+@click.option("--contexts", type=CONTEXTS, help="Contexts that the blocks share out; several with commas.")
+@click.option("--ranks", type=RANKS, help="Ranks to start here; several with commas.  [default: 2, or the launcher's]")
 @click.option("--wire", help="What proxies and emulated backends post to.  [default: as configured]")
 @click.option("--platform", help="Where kernels run.  [default: as configured]")
 @click.option("--timeout", type=DURATION, default="30", show_default=True, help="Seconds that any wait may take.")
 @click.option("--verify/--no-verify", default=True, show_default=True, help="Check every payload.")
-@click.option("--json", "json_path", metavar="FILE|-", help="Write the results as JSON.")
-@click.option("--csv", "csv_path", metavar="FILE|-", help="Write the results as CSV.")
-@click.option("--samples", is_flag=True, help="Keep every sample in the JSON (samples_us).")
+@click.option("--json", "json_path", metavar="FILE|-", type=click.Path(), help="Write the results as JSON.")
+@click.option("--csv", "csv_path", metavar="FILE|-", type=click.Path(), help="Write the results as CSV.")
+@click.option("--samples/--no-samples", default=True, show_default=True, help="Keep every sample in the JSON.")
+@click.option(
+    "--resume", metavar="FILE", type=click.Path(), help="Go on with a sweep that ended early, in its own file."
+)
 @click.option("--force", is_flag=True, help="Replace result files that exist.")
 @click.option("--baseline", is_flag=True, help="First say what this machine does without gin.")
 @click.pass_context
@@ -133,18 +188,69 @@ def command(ctx: click.Context, /, test: str | None, listing: bool, **options: A
     if listing:
         click.echo(_listing())
         return
+    before = None
+    if options["resume"]:
+        before, test, options = _before(test, options)
     if test is None:
         raise click.UsageError(f"give a test: {', '.join(TESTS)}; or --list")
     job = _launched()
-    ranks = _rank_count(options["ranks"], job)
-    plan = _plan(test, ranks, options)
+    ranks = _rank_counts(options["ranks"], job)
+    plan = _plan(test, min(ranks), options)
+    if before is not None:
+        plan = _resumed(plan, before)
     leads = job is None or job.rank == 0
     outputs = _claim_outputs(options) if leads else []
     try:
-        ctx.exit(_sweep(plan, ranks, job is not None, leads, options["baseline"], outputs))
+        with _terminated_as_interrupted() if job is None else contextlib.nullcontext():
+            ctx.exit(_sweep(plan, ranks, job is not None, leads, options["baseline"], outputs, before))
     finally:
         for output, _ in outputs:
             output.discard()
+
+
+def _before(test: str | None, options: dict[str, Any]) -> tuple[ResultFile, str | None, dict[str, Any]]:
+    """The results so far, and the test and options of their sweep where none are given."""
+    path = options["resume"]
+    if options["json_path"] not in (None, path):
+        raise click.UsageError(f"--resume goes on in {path}; leave --json out")
+    try:
+        before = load(path)
+    except ResultsError as error:
+        raise click.UsageError(str(error)) from None
+    if test is None:
+        if before.command[:2] != ("gin", "bench"):
+            raise click.UsageError(f"{path}: does not say its command; repeat the test and its options")
+        repeated = command.make_context("gin bench", list(before.command[2:])).params
+        test = repeated.pop("test") or (before.rows[0]["test"] if before.rows else None)
+        options = repeated
+    return before, test, {**options, "resume": path, "json_path": path, "force": True}
+
+
+def _resumed(plan: Plan, before: ResultFile) -> Plan:
+    try:
+        found = resumed(plan, before)
+    except ResultsError as error:
+        raise click.UsageError(str(error)) from None
+    command = before.command if before.command[:2] == ("gin", "bench") else plan.command
+    return replace(found, command=command)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, by which a CI job is cancelled, does what Ctrl-C does: what was measured is kept."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _listing() -> str:
@@ -152,8 +258,11 @@ def _listing() -> str:
 
     lines = ["tests"]
     for test in TESTS.values():
-        text = f"{test.definition} ({format_size(test.min_bytes)} to {format_size(test.max_bytes)} by default)"
-        lines += textwrap.wrap(text, 100, initial_indent=f"  {test.name:<12}", subsequent_indent=" " * 14)
+        lines.append(f"  {test.name} ({format_size(test.min_bytes)} to {format_size(test.max_bytes)} by default)")
+        for made in test.operations:
+            lines += textwrap.wrap(
+                made.definition, 100, initial_indent=f"    {made.name:<18}", subsequent_indent=" " * 22
+            )
     lines.append("backends")
     for state in found.backends(Config.from_sources()):
         lines.append(f"  {state.name:<12}" + ("usable" if state.usable else f"not usable: {state.reason}"))
@@ -171,20 +280,28 @@ def _launched() -> gin.ranks.Ranks | None:
     return None if ranks.job == "single" else ranks
 
 
-def _rank_count(asked: int | None, job: gin.ranks.Ranks | None) -> int:
+def _rank_counts(asked: tuple[int, ...] | None, job: gin.ranks.Ranks | None) -> tuple[int, ...]:
     if job is None:
-        return asked or 2
-    if asked is not None and asked != job.size:
-        raise click.UsageError(
-            f"--ranks {asked}, but the launcher ({job.source}) started {job.size}; leave --ranks out"
-        )
-    return job.size
+        return asked or (2,)
+    if asked not in (None, (job.size,)):
+        raise click.UsageError(f"--ranks is up to the launcher ({job.source}), which started {job.size}; leave it out")
+    return (job.size,)
+
+
+def _operations(test: str, asked: tuple[str, ...] | None, ranks: int) -> tuple[str, ...]:
+    made = {operation.name: operation for operation in TESTS[test].operations}
+    names = tuple(made) if asked == ("all",) else asked or tuple(made)[:1]
+    for name in names:
+        if name not in made:
+            raise click.UsageError(f"{test} measures all, or some of {', '.join(made)}; {name!r} is none")
+        if ranks < made[name].min_ranks:
+            raise click.UsageError(f"{test} of {name} needs at least {made[name].min_ranks} ranks, not {ranks}")
+    return names
 
 
 def _plan(test: str, ranks: int, options: dict[str, Any]) -> Plan:
     definition = TESTS[test]
-    if ranks < definition.min_ranks:
-        raise click.UsageError(f"{test} needs at least {definition.min_ranks} ranks, not {ranks}")
+    operations = _operations(test, options["operations"], ranks)
     smallest = options["min_bytes"]
     largest = options["max_bytes"]
     if smallest is None:
@@ -200,16 +317,17 @@ def _plan(test: str, ranks: int, options: dict[str, Any]) -> Plan:
         click.echo(f"gin bench: {error}", err=True)
         raise SystemExit(UNAVAILABLE) from None
     every = options["backend"] == ("all",)
-    threads = options["threads"] or (1 if options["scope"] == "thread" else 32)
     return Plan(
         test=test,
         backends=NAMES if every else options["backend"],
         required=not every,
         routes=ROUTES if options["route"] == "all" else (options["route"],),
         sizes=tuple(sizes),
-        scope=options["scope"],
+        operations=operations,
+        scopes=options["scope"],
         ctas=options["ctas"],
-        threads=threads,
+        threads=options["threads"] or (),
+        contexts=options["contexts"] or (),
         iterations=options["iters"],
         warmup=options["warmup"],
         platform=options["platform"],
@@ -247,11 +365,21 @@ def _discard(outputs: Outputs) -> None:
         output.discard()
 
 
-def _sweep(plan: Plan, ranks: int, launched: bool, leads: bool, baseline: bool, outputs: Outputs) -> int:
+def _sweep(
+    plan: Plan,
+    ranks: tuple[int, ...],
+    launched: bool,
+    leads: bool,
+    baseline: bool,
+    outputs: Outputs,
+    before: ResultFile | None,
+) -> int:
     """Runs the plan and shows and writes what came of it. Returns the exit status."""
     quiet = any(output.path == "-" for output, _ in outputs)
     shown = sys.stderr if quiet else sys.stdout
-    reporter = Reporter(plan, sys.stderr)
+    reporter = Reporter(plan, sys.stderr, kept=before.rows if before else (), runs=len(ranks))
+    if before is not None:
+        reporter.environment, reporter.emulated = dict(before.environment), before.emulated
     if baseline and leads:
         shown.write(_baseline_text())
     status = OK
@@ -260,9 +388,10 @@ def _sweep(plan: Plan, ranks: int, launched: bool, leads: bool, baseline: bool, 
             if launched:
                 sweep.run(plan, reporter.handle)
             else:
-                sweep.run_here(plan, ranks, reporter.handle)
+                for count in ranks:
+                    sweep.run_here(plan, count, reporter.handle)
         except KeyboardInterrupt:
-            status = INTERRUPTED
+            status, reporter.interrupted = INTERRUPTED, True
         except Error as error:
             status = _EXIT_CODES.get(type(error).__name__, WRONG)
             if leads:
@@ -273,12 +402,18 @@ def _sweep(plan: Plan, ranks: int, launched: bool, leads: bool, baseline: bool, 
         shown.write(reporter.text(_width(shown)))
         shown.flush()
     if status == INTERRUPTED:
-        click.echo("gin bench: interrupted; the rows above are complete", err=True)
+        click.echo(_interrupted_text(outputs, reporter), err=True)
     if reporter.wrong and status == OK:
         status = WRONG
     if reporter.rows or status == OK:
         status = _write(outputs, reporter, status)
     return status
+
+
+def _interrupted_text(outputs: Outputs, reporter: Reporter) -> str:
+    text = f"gin bench: interrupted; {len(reporter.rows)} rows are complete"
+    path = next((output.path for output, kind in outputs if kind == "json" and output.path != "-"), None)
+    return text + (f"; gin bench --resume {path} goes on" if path and reporter.rows else "")
 
 
 def _write(outputs: Outputs, reporter: Reporter, status: int) -> int:

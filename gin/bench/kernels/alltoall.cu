@@ -2,14 +2,12 @@
 // share out the peers; block b sends to the ranks at distance b, b + grid, ... and waits for the ranks that send to it.
 // Timed on every rank from the barrier before to the last arrival.
 extern "C" __global__ void __launch_bounds__(1024)
-    alltoall(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, uint64_t bytes, uint64_t stride,
-             uint64_t serial, uint32_t messages, uint32_t warmup, uint32_t iterations, uint32_t verify) {
+    BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
-  const Plan plan{bytes, stride, serial, messages, warmup, iterations, verify != 0};
-  const Channel channel(comm);
+  const Channel channel(plan);
   gin::Context net(comm, channel.context);
   const uint32_t me = net.rank(), ranks = net.size();
-  const uint32_t barrier = blockIdx.x / comm.contexts;
+  const uint32_t barrier = blockIdx.x / plan.contexts;
   const uint64_t data_before = net.epoch(channel.data);
   const uint32_t distances = blockIdx.x < ranks ? (ranks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
   uint64_t wrong = 0;

@@ -18,15 +18,18 @@ GIN_DEVICE uint32_t group() { return 0; }
 GIN_DEVICE uint32_t groups() { return 1; }
 #endif
 
-// What one launch does.
+// What one launch does. Python packs it: gin/bench/measure.py.
 struct Plan {
   uint64_t bytes;       // of one message
   uint64_t stride;      // from one message's place to the next one's, at least bytes
   uint64_t serial;      // of the launch's first message; no two messages of a job share one
+  uint64_t work;        // of the computation that a transfer may overlap with, steps
   uint32_t messages;    // of one iteration, per block
   uint32_t warmup;      // iterations before those that are kept
   uint32_t iterations;  // kept
-  bool verify;
+  uint32_t contexts;    // that blocks share out among them
+  uint32_t leader;      // the rank, 0 or 1, that begins and takes the times, where one rank does
+  uint32_t verify;      // whether payloads are filled and checked
 
   GIN_DEVICE uint32_t rounds() const { return warmup + iterations; }
 };
@@ -35,20 +38,21 @@ struct Plan {
 struct Channel {
   uint32_t context, data, ready, done;
 
-  GIN_DEVICE explicit Channel(const gin::Comm& comm) {
-    context = blockIdx.x % comm.contexts;
-    data = 3 * (blockIdx.x / comm.contexts);
+  GIN_DEVICE explicit Channel(const Plan& plan) {
+    context = blockIdx.x % plan.contexts;
+    data = 3 * (blockIdx.x / plan.contexts);
     ready = data + 1;
     done = data + 2;
   }
 };
 
 // Word 0 of `out` counts the elements that were wrong; from word 8 on there is a start and an end in nanoseconds for each
-// block and kept iteration.
-GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t start, uint64_t end) {
+// block, kept iteration and part of the iteration.
+GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t start, uint64_t end,
+                     uint32_t part = 0, uint32_t parts = 1) {
   if (round < plan.warmup) return;
   uint64_t* sample = static_cast<uint64_t*>(out.local(64));
-  sample += 2 * (uint64_t(blockIdx.x) * plan.iterations + (round - plan.warmup));
+  sample += 2 * ((uint64_t(blockIdx.x) * plan.iterations + (round - plan.warmup)) * parts + part);
   sample[0] = start, sample[1] = end;
 }
 
@@ -92,79 +96,6 @@ GIN_DEVICE uint64_t wrong_words(const void* from, const Pattern& pattern, uint64
 
 GIN_DEVICE void report_wrong(const gin::Window& out, uint64_t wrong) {
   if (wrong) atomicAdd(static_cast<unsigned long long*>(out.local()), static_cast<unsigned long long>(wrong));
-}
-
-// One way from rank 0 to rank 1: each iteration puts `messages` messages and ends when rank 1 has said that all of them
-// arrived. Ranks above 1 have nothing to do. With signal_each every message carries a signal; otherwise one ordered
-// signal follows the last.
-template <bool signal_each>
-GIN_DEVICE void stream(const gin::Comm& comm, const gin::Window& source, const gin::Window& target,
-                       const gin::Window& out, const Plan& plan) {
-  const Channel channel(comm);
-  gin::Context net(comm, channel.context);
-  if (net.rank() > 1) return;
-  const bool sender = net.rank() == 0;
-  const uint64_t first = uint64_t(blockIdx.x) * plan.messages * plan.stride;
-  const uint64_t data_before = net.epoch(channel.data), ready_before = net.epoch(channel.ready),
-                 done_before = net.epoch(channel.done);
-  const uint64_t arrivals = signal_each ? plan.messages : 1;
-  const uint64_t serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds() * plan.messages;
-  uint64_t wrong = 0;
-  bool failed = false;
-  __syncthreads();
-
-  for (uint32_t round = 0; round < plan.rounds(); ++round) {
-    if (sender && plan.verify) {
-      for (uint32_t m = 0; m < plan.messages; ++m) {
-        fill(source.local(first + m * plan.stride), Pattern(0, serial + uint64_t(round) * plan.messages + m),
-             plan.bytes);
-      }
-      __syncthreads();
-    }
-    uint64_t start = 0;
-    if (threadIdx.x == 0) {
-      if (sender) {
-        failed = !net.wait(gin::thread, channel.ready, ready_before + round + 1).ok();
-      } else {
-        net.signal(0, gin::signal_inc{channel.ready});
-      }
-      start = now();
-    }
-    if (__syncthreads_or(failed)) break;
-    if (sender) {
-      for (uint32_t m = group(); m < plan.messages; m += groups()) {
-        const uint64_t offset = first + m * plan.stride;
-        if constexpr (signal_each) {
-          net.put(Coop{}, 1, target, offset, source, offset, plan.bytes, gin::signal_inc{channel.data});
-        } else {
-          net.put(Coop{}, 1, target, offset, source, offset, plan.bytes);
-        }
-      }
-      if constexpr (!signal_each) {
-        __syncthreads();
-        if (threadIdx.x == 0) net.signal(1, gin::ordered(gin::signal_inc{channel.data}));
-      }
-    }
-    if (threadIdx.x == 0) {
-      if (sender) {
-        failed = !net.wait(gin::thread, channel.done, done_before + round + 1).ok();
-        keep(out, plan, round, start, now());
-        failed = failed || !net.flush(gin::thread).ok();
-      } else {
-        failed = !net.wait(gin::thread, channel.data, data_before + (round + 1) * arrivals).ok();
-        net.signal(0, gin::signal_inc{channel.done});
-      }
-    }
-    if (__syncthreads_or(failed)) break;
-    if (!sender && plan.verify) {
-      for (uint32_t m = 0; m < plan.messages; ++m) {
-        wrong += wrong_words(target.local(first + m * plan.stride),
-                             Pattern(0, serial + uint64_t(round) * plan.messages + m), plan.bytes);
-      }
-      __syncthreads();
-    }
-  }
-  report_wrong(out, wrong);
 }
 
 }  // namespace bench

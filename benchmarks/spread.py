@@ -1,0 +1,86 @@
+"""How much a ratio of two backends changes from one run of the benchmark to the next, and whether intervals hold that.
+
+    python benchmarks/spread.py [--runs N] [--bytes N] [--json FILE]
+
+Each run is a latency sweep of one size with processes of its own, all backends in turn. For each route, the ratio of each
+backend to the first one: the median over the runs, the spread (the largest less the smallest, in per cent of the median),
+and in how many runs the 95 % interval that the run gave holds that median. Needs gin installed, and two free cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from typing import Any
+
+from gin.bench import results, sweep
+from gin.bench.plan import Plan
+from gin.compare.ratio import Ratio, ratio_of
+
+BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
+BOUND = 10.0  # per cent, on a quiet machine
+
+
+def ratios(nbytes: int) -> dict[str, Ratio]:
+    """One run: for each route, each backend's median latency divided by the first one's."""
+    rows: dict[tuple[str, str], Any] = {}
+
+    def keep(event: sweep.Event) -> None:
+        if event["event"] == "row":
+            rows[event["row"]["backend"], event["row"]["route"]] = event["row"]
+
+    sweep.run_here(Plan("latency", BACKENDS, True, ("native", "direct"), (nbytes,)), 2, keep)
+    found = {}
+    for route in ("native", "direct"):
+        for backend in BACKENDS[1:]:
+            ratio = ratio_of(rows[backend, route], rows[BACKENDS[0], route], "median_us", interleaved=True)
+            if ratio is None:
+                raise SystemExit(f"{backend} {route}: nothing to divide")
+            found[f"{backend} / {BACKENDS[0]} {route}"] = ratio
+    return found
+
+
+def summary(name: str, runs: list[Ratio]) -> dict[str, Any]:
+    """What the runs say of one ratio."""
+    values = [ratio.value for ratio in runs]
+    middle = statistics.median(values)
+    held = sum(ratio.low is not None and ratio.high is not None and ratio.low <= middle <= ratio.high for ratio in runs)
+    spread = 100 * (max(values) - min(values)) / middle
+    return {"ratio": name, "median": middle, "spread_percent": spread, "held": held, "runs": values}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--bytes", type=int, default=8)
+    parser.add_argument("--json", metavar="FILE", help="a new file for the figures")
+    options = parser.parse_args()
+    if options.runs < 2 or options.bytes < 0:
+        parser.error("--runs is at least 2, --bytes at least 0")
+    output = results.Output(options.json) if options.json else None
+    try:
+        load = os.getloadavg()
+        runs = [ratios(options.bytes) for _ in range(options.runs)]
+        lines = [summary(name, [run[name] for run in runs]) for name in runs[0]]
+        print("# EMULATION: timings are not hardware timings")
+        print(f"# {results.cpu_name()}, {results.usable_cores()} cores, load {load[0]:.1f}, {options.runs} runs")
+        for line in lines:
+            verdict = "yes" if line["spread_percent"] < BOUND else "NO"
+            print(
+                f"{line['ratio']:<32} {line['median']:8.3f}  spread {line['spread_percent']:5.1f} %"
+                f"  below {BOUND:g} %: {verdict}  inside the interval: {line['held']} of {options.runs} runs"
+            )
+        if output:
+            document = {"environment": results.environment(), "bytes": options.bytes, "load": load, "ratios": lines}
+            output.write(json.dumps(document, indent=1) + "\n")
+    finally:
+        if output:
+            output.discard()
+    return 0 if all(line["spread_percent"] < BOUND for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+// Ping-pong between ranks 0 and 1: the leader sends with a signal, the other waits for it and sends back. Timed on the
+// leader from its sending until the answer's signal; filling, verifying and the hand-over between iterations are outside.
+namespace bench {
+
+template <class Send>
+GIN_DEVICE void pingpong(const gin::Context& net, const gin::Window& source, const gin::Window& target,
+                         const gin::Window& out, const Plan& plan, const Channel& channel, Send send) {
+  if (net.rank() > 1) return;
+  const uint32_t peer = 1 - net.rank();
+  const bool first = net.rank() == plan.leader;
+  const bool active = group() == 0;
+  const uint64_t place = blockIdx.x * plan.stride;
+  const uint64_t data_before = net.epoch(channel.data), ready_before = net.epoch(channel.ready);
+  const uint64_t block_serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds();
+  uint64_t wrong = 0;
+  __syncthreads();
+
+  for (uint32_t round = 0; round < plan.rounds(); ++round) {
+    if (plan.verify) fill(source.local(place), Pattern(net.rank(), block_serial + round), plan.bytes);
+    __syncthreads();
+    bool failed = false;
+    if (active) {
+      if (first) {
+        failed = !net.wait(Coop{}, channel.ready, ready_before + round + 1).ok();
+        const uint64_t start = now();
+        send(peer, place);
+        failed = failed || !net.wait(Coop{}, channel.data, data_before + round + 1).ok();
+        if (threadIdx.x == 0) keep(out, plan, round, start, now());
+      } else {
+        if (threadIdx.x == 0) net.signal(peer, gin::signal_inc{channel.ready});
+        failed = !net.wait(Coop{}, channel.data, data_before + round + 1).ok();
+        send(peer, place);
+      }
+      failed = failed || !net.flush(Coop{}).ok();
+    }
+    if (__syncthreads_or(failed)) break;
+    if (plan.verify) wrong += wrong_words(target.local(place), Pattern(peer, block_serial + round), plan.bytes);
+    __syncthreads();
+  }
+  report_wrong(out, wrong);
+}
+
+}  // namespace bench
+
+extern "C" __global__ void __launch_bounds__(1024)
+    BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
+  const bench::Channel channel(plan);
+  gin::Context net(comm, channel.context);
+  bench::pingpong(net, source, target, out, plan, channel, [&](uint32_t peer, uint64_t place) {
+#if defined(BENCH_OP_put_value)
+    if (threadIdx.x == 0) {
+      const uint64_t value = *static_cast<const uint64_t*>(source.local(place));
+      net.put_value(peer, target, place, value, gin::signal_inc{channel.data});
+    }
+#else
+    net.put(bench::Coop{}, peer, target, place, source, place, plan.bytes, gin::signal_inc{channel.data});
+#endif
+  });
+}

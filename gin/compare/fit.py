@@ -1,0 +1,86 @@
+"""Whether files may be compared at all, and what a reader has to know of how they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gin.bench.load import ResultFile
+from gin.errors import ResultsError
+
+__all__ = ["require_fit", "warnings"]
+
+_MACHINE = ("gin", "cpu", "cores", "machine", "system", "kernel", "gpus", "driver")
+
+
+def require_fit(files: Sequence[ResultFile], names: Sequence[str], ignore: Sequence[str]) -> None:
+    """Raises ResultsError when emulated times would be compared with those of hardware and nobody said that they may."""
+    kinds = {file.emulated for file in files if file.rows}
+    if len(kinds) < 2 or "emulated" in ignore:
+        return
+    emulated = [name for file, name in zip(files, names, strict=True) if file.emulated]
+    measured = [name for file, name in zip(files, names, strict=True) if not file.emulated]
+    fields = ["emulated"]
+    for name in ("platform", "wire"):
+        one = {row[name] for file in files if file.emulated for row in file.rows}
+        other = {row[name] for file in files if not file.emulated for row in file.rows}
+        if not one & other:
+            fields.append(name)
+    raise ResultsError(
+        f"not comparable: {', '.join(emulated)} is emulated, {', '.join(measured)} was measured on hardware. "
+        f"To compare nevertheless: --ignore {','.join(fields)}"
+    )
+
+
+def warnings(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
+    """What weakens a comparison of these files, in words, and where they come from different machines."""
+    found = []
+    kinds = {file.emulated for file in files}
+    if kinds == {True}:
+        found.append("EMULATION: times of neither side are hardware times")
+    elif len(kinds) == 2:
+        emulated = ", ".join(name for file, name in zip(files, names, strict=True) if file.emulated)
+        found.append(f"EMULATION COMPARED WITH HARDWARE: {emulated} is emulated")
+    for file, name in zip(files, names, strict=True):
+        if not file.complete:
+            found.append(f"{name} is not complete: its sweep ended early")
+        if file.wrong:
+            rows = sum(bool(row["wrong"]) for row in file.rows)
+            found.append(
+                f"WRONG DATA in {name}: {file.wrong} elements in {rows} rows, marked with !; no ratio is given"
+            )
+    unverified = [any(row["wrong"] is None for row in file.rows) for file in files]
+    if any(unverified):
+        told = ", ".join(name for name, flag in zip(names, unverified, strict=True) if flag)
+        found.append(f"payloads were not verified in {told}")
+    return found + _differences(files, names)
+
+
+def _differences(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
+    found = []
+    first = files[0].environment
+    for file, name in zip(files[1:], names[1:], strict=True):
+        parts = [
+            f"{field} {_short(first[field])} / {_short(file.environment[field])}"
+            for field in _MACHINE
+            if field in first and field in file.environment and first[field] != file.environment[field]
+        ]
+        parts += _variables(first.get("variables"), file.environment.get("variables"))
+        if parts:
+            found.append(f"{names[0]} / {name} differ in {'; '.join(parts)}")
+    return found
+
+
+def _variables(one: Any, other: Any) -> list[str]:
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return []
+    return [
+        f"{name}={_short(one.get(name, 'unset'))} / {_short(other.get(name, 'unset'))}"
+        for name in sorted(set(one) | set(other))
+        if one.get(name) != other.get(name)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,136 @@
+"""`gin compare` as a command: exit status, output, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from made import row, written
+
+from gin.cli.compare import command
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with base.json, new.json (twice as slow), hardware.json, wrong.json and single.json."""
+    rows = [row(us, backend=name) for name, us in (("nvshmem", 1.0), ("nccl_gin", 1.5))]
+    slow = [row(2 * us, backend=name) for name, us in (("nvshmem", 1.0), ("nccl_gin", 1.5))]
+    written(tmp_path / "base.json", *rows)
+    written(tmp_path / "new.json", *slow)
+    written(tmp_path / "hardware.json", *rows, emulated=False)
+    written(tmp_path / "wrong.json", rows[0], {**rows[1], "wrong": 4})
+    written(tmp_path / "single.json", rows[0])
+    written(tmp_path / "none.json")
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "bounds").write_text("# bounds\nmedian_us: new / base > 1.1\n")
+    (tmp_path / "nothing").write_text("# nothing\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("base.json", 0),
+        ("base.json new.json", 0),
+        ("base.json new.json --thresholds bounds", 1),
+        ("new.json base.json --thresholds bounds", 0),
+        ("base.json base.json", 2),
+        ("wrong.json", 1),
+        ("base.json wrong.json", 1),
+        ("base.json hardware.json", 2),
+        ("base.json hardware.json --ignore emulated", 0),
+        ("single.json", 2),
+        ("none.json", 2),
+        ("empty.json", 2),
+        ("missing.json", 2),
+        ("base.json --by colour", 2),
+        ("base.json --by file", 2),
+        ("base.json --base mpi", 2),
+        ("base.json --metric speed", 2),
+        ("base.json --metric p99_us", 0),
+        ("base.json --where bytes<=1K", 0),
+        ("base.json --where bytes>1K", 2),
+        ("base.json --where bytes", 2),
+        ("base.json --ignore colour", 2),
+        ("base.json --thresholds missing", 2),
+        ("base.json --thresholds nothing", 2),
+        ("base.json --thresholds .", 2),
+        ("base.json --markdown --json", 2),
+        ("base.json -o out", 2),
+        ("base.json --json -o missing/out", 2),
+        ("", 2),
+    ],
+)
+def test_exit_status(here: Path, arguments: str, status: int) -> None:
+    result = call(*arguments.split())
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    if status == 2:
+        assert result.stderr
+        assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("threshold", "status"),
+    [
+        ("latency.median_us: nccl_gin / nvshmem > 1.2 @ bytes<=1K", 1),
+        ("latency.median_us: nccl_gin / nvshmem > 1.6", 0),
+        ("rate.median_us: nccl_gin / nvshmem > 1.6", 2),
+        ("nonsense", 2),
+    ],
+)
+def test_fail_if(here: Path, threshold: str, status: int) -> None:
+    assert call("base.json", "--fail-if", threshold).exit_code == status
+
+
+def test_a_threshold_alone_needs_nothing_to_compare_with(here: Path) -> None:
+    result = call("single.json", "--fail-if", "median_us: nvshmem > 10")
+    assert result.exit_code == 0, result.output
+    assert "kept by all of 1 rows" in result.stdout
+
+
+def test_what_was_compared_against_the_rules_is_said(here: Path) -> None:
+    result = call("base.json", "hardware.json", "--ignore", "emulated", "--markdown")
+    assert "EMULATION COMPARED WITH HARDWARE" in result.stdout
+
+
+def test_json_output(here: Path) -> None:
+    result = call("base.json", "new.json", "--thresholds", "bounds", "--json", "-o", "out.json")
+    assert result.exit_code == 1
+    made = json.loads((here / "out.json").read_text())
+    assert [pair["ratio"] for pair in made["pairs"]] == [2.0, 2.0]
+    assert made["thresholds"][0]["crossed"] is True
+    assert "CROSSED by 2 of 2 rows" in result.stdout
+
+
+def test_markdown_goes_to_standard_output_alone(here: Path) -> None:
+    result = call("base.json", "--markdown")
+    assert result.stdout.startswith("### gin compare\n")
+
+
+def test_standard_input(here: Path) -> None:
+    text = (here / "base.json").read_text()
+    result = CliRunner().invoke(command, ["-", "new.json"], input=text)
+    assert result.exit_code == 0, result.output
+    assert "standard input" in result.stdout
+
+
+@pytest.mark.parametrize("columns", ["40", "100"])
+def test_output_fits_the_terminal(here: Path, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    result = call("base.json", "new.json")
+    assert max(map(len, result.stdout.splitlines())) <= int(columns)
+    assert "\x1b" not in result.output
+
+
+def test_help_has_examples_and_the_grammar() -> None:
+    text = CliRunner().invoke(command, ["--help"]).output
+    for part in ("Examples:", "Exit status: 0 compared", "new / base > 1.1"):
+        assert part in text

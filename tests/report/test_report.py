@@ -1,0 +1,192 @@
+"""What a report holds, the command that writes it, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from made import results, row, written
+
+from gin.cli.report import command
+from gin.report.data import NUMBERS, TEXTS, payload, to_json
+from gin.report.findings import findings
+from gin.report.page import render
+
+
+def rows_of(payload_: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows as the page's script unfolds them."""
+
+    def unfold(name: str, i: int) -> Any:
+        column = payload_["columns"].get(name)
+        raw = None if column is None else column["all"] if isinstance(column, dict) else column[i]
+        return payload_["texts"][name][raw] if name in TEXTS else raw
+
+    return [{name: unfold(name, i) for name in (*TEXTS, *NUMBERS)} for i in range(payload_["count"])]
+
+
+def test_every_number_is_there() -> None:
+    given = [
+        row(1.25, contexts=4, steady=True, drift=-0.1, wrong=None),
+        row(2.5, backend="nccl_gin", bytes=1 << 40, bandwidth_GBps=None, contexts=4, overlap_percent=12.5),
+    ]
+    for shown, told in zip(rows_of(payload([results(*given)], "x")), given, strict=True):
+        for name in (*TEXTS[1:], *NUMBERS):
+            assert shown[name] == told.get(name), name
+
+
+def test_distributions_are_percentiles_of_the_samples() -> None:
+    samples = [float(i) for i in range(1, 1001)]
+    given = row(500.0, samples_us=samples), row(bytes=16)
+    made = payload([results(*given)], "x")
+    assert dict(zip(made["levels"], made["quantiles"][0], strict=True))[99] == 990
+    assert made["quantiles"][1] is None
+
+
+def test_many_rows_have_coarser_distributions() -> None:
+    given = [row(1 + n / 7, bytes=n, samples_us=[1.0, 2.0]) for n in range(2001)]
+    assert len(payload([results(*given)], "x")["levels"]) == 6
+
+
+def test_data_cannot_leave_its_element() -> None:
+    nasty = "</script><script>alert(1)</script><!--\u2028"
+    page = render([results(row(backend=nasty), command=[nasty])], nasty)
+    assert page.count("</script>") == 2
+    assert "<script>alert" not in page
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["title"] == nasty
+
+
+def test_marks_inside_the_data_are_left_alone() -> None:
+    assert "@SCRIPT@" in render([results(row(backend="@SCRIPT@"))], "@DATA@")
+
+
+def test_the_page_asks_for_nothing() -> None:
+    page = render([results(row())], "x")
+    assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#)""", page)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    assert "default-src 'none'" in page
+
+
+def test_numbers_are_strict_json() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        to_json(float("nan"))
+
+
+# -- findings
+
+
+def test_what_is_best_at_both_ends() -> None:
+    given = [
+        row(us, backend=name, bytes=nbytes, median_low_us=us * 0.98, median_high_us=us * 1.02)
+        for nbytes, times in ((8, (1.0, 1.01, 2.0)), (64, (4.0, 3.0, 2.0)), (4096, (9.0, 6.0, 3.0)))
+        for name, us in zip(("nvshmem", "nccl_gin", "ibrc_proxy"), times, strict=True)
+    ]
+    first, last = findings([results(*given)], ["a"])
+    assert first == {
+        "file": "a",
+        "bytes": "8",
+        "what": "latency put_signal",
+        "best": "nvshmem native: 1 us (0.98 to 1.02)",
+        "level": "nccl_gin native: 1.010 times (0.982 to 1.039)",
+        "next": "ibrc_proxy native: 2.000 times (1.944 to 2.057)",
+    }
+    assert last["bytes"] == "4K"
+    assert last["best"].startswith("ibrc_proxy native: 3 us")
+    assert last["next"].startswith("nccl_gin native: 2.000 times")
+
+
+def test_more_bandwidth_is_better_and_wrong_rows_are_not_best() -> None:
+    given = [
+        row(1.0, test="bandwidth", backend="nvshmem", wrong=1),
+        row(2.0, test="bandwidth", backend="nccl_gin"),
+        row(3.0, test="bandwidth", backend="ibrc_proxy"),
+    ]
+    (line,) = findings([results(*given)], ["a"])
+    assert line["best"].startswith("nccl_gin native: 0.004 GB/s")
+
+
+@pytest.mark.parametrize("given", [[], [row(wrong=1)], [row(median_us=0.0, min_us=0.0)]])
+def test_nothing_is_best_of_nothing(given: list[Any]) -> None:
+    assert findings([results(*given)], ["a"]) == []
+
+
+def test_tests_of_later_versions_are_shown_too() -> None:
+    assert findings([results(row(test="teleport"))], ["a"])[0]["what"] == "teleport put_signal"
+    assert "teleport" in render([results(row(test="teleport"))], "x")
+
+
+# -- the command
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    written(tmp_path / "good.json", row(), row(2.0, backend="nccl_gin"))
+    written(tmp_path / "wrong.json", row(wrong=3))
+    written(tmp_path / "none.json")
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "there.html").write_text("precious")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ("good.json -o out.html", 0),
+        ("good.json none.json -o out.html", 0),
+        ("none.json -o out.html", 0),
+        ("good.json wrong.json -o out.html", 1),
+        ("good.json", 2),
+        ("good.json good.json -o out.html", 2),
+        ("empty.json -o out.html", 2),
+        ("missing.json -o out.html", 2),
+        ("good.json -o missing/out.html", 2),
+        ("good.json -o .", 2),
+        ("good.json -o there.html", 2),
+        ("-o out.html", 2),
+    ],
+)
+def test_exit_status(here: Path, arguments: str, status: int) -> None:
+    before = {entry.name for entry in here.iterdir()}
+    result = call(*arguments.split())
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.output
+    left = {entry.name for entry in here.iterdir()} - before
+    assert left == ({"out.html"} if status < 2 else set())
+    assert (here / "there.html").read_text() == "precious"
+
+
+def test_wrong_data_is_said(here: Path) -> None:
+    assert "WRONG DATA: 3 elements" in call("wrong.json", "-o", "out.html").stderr
+
+
+def test_standard_output_and_force(here: Path) -> None:
+    assert call("good.json", "-o", "-").stdout.startswith("<!doctype html>")
+    assert call("good.json", "-o", "there.html", "--force", "--title", "A & B").exit_code == 0
+    assert "<title>A &amp; B</title>" in (here / "there.html").read_text()
+
+
+def test_pictures(here: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'gin[report]'")
+    rows = [row(1.0 + n, bytes=n, median_low_us=0.9 + n, median_high_us=1.1 + n) for n in (0, 1, 4096)]
+    written(here / "more.json", *rows, row(test="rate", op="put"), row(scope="block"))
+    assert call("more.json", "--png", "figures").exit_code == 0
+    made = {entry.name: entry.read_bytes() for entry in (here / "figures").iterdir()}
+    assert set(made) == {"latency-put_signal.png", "latency-put_signal-2.png", "rate-put.png"}
+    assert all(data.startswith(b"\x89PNG") for data in made.values())
+    assert call("more.json", "--png", "figures").exit_code == 2
+    assert call("more.json", "--png", "figures", "--force").exit_code == 0
+    assert call("more.json", "--png", "good.json").exit_code == 2
+
+
+def test_help_has_examples() -> None:
+    assert "Examples:" in CliRunner().invoke(command, ["--help"]).output
