@@ -2,6 +2,8 @@
 
     gin run -n 2 benchmarks/gpu.py pingpong [FILE.json]     round trips of 8 bytes, microseconds
     gin run -n 1 benchmarks/gpu.py ring [FILE.json]         descriptors through the proxy's rings, to the null wire
+    gin run -n 2 benchmarks/gpu.py bandwidth [FILE.json]    one direction, 32 MiB, by blocks, beside bare stores and the copy
+                                                            engine; GIN_BACKEND=nvshmem adds the library's own put
 
 Each line is the median of several launches; a launch's time is divided by its round trips or operations.
 """
@@ -161,6 +163,41 @@ extern "C" __global__ void pinned_round_trip(gin::Window out, volatile uint64_t*
 """,
 )
 
+# Every block moves its share of `bytes`.
+BANDWIDTH = r"""
+#include <gin/gin.cuh>
+__device__ uint64_t share(uint64_t bytes) { return bytes / gridDim.x; }
+extern "C" __global__ void __launch_bounds__(512)
+    bare_stores(gin::Comm comm, gin::Window dst, gin::Window src, uint64_t bytes) {
+  constexpr uint32_t unroll = 8;
+  auto* to = static_cast<uint4*>(gin::Context(comm).peer_pointer(dst, blockIdx.x * share(bytes), 1));
+  auto* from = static_cast<const uint4*>(src.local(blockIdx.x * share(bytes)));
+  for (uint64_t at = threadIdx.x; at < share(bytes) / 16; at += unroll * blockDim.x) {
+    uint4 held[unroll];
+#pragma unroll
+    for (uint32_t i = 0; i < unroll; ++i) held[i] = from[at + i * blockDim.x];
+#pragma unroll
+    for (uint32_t i = 0; i < unroll; ++i) to[at + i * blockDim.x] = held[i];
+  }
+}
+extern "C" __global__ void __launch_bounds__(512)
+    gin_put(gin::Comm comm, gin::Window dst, gin::Window src, uint64_t bytes) {
+  gin::Context net(comm, blockIdx.x % comm.contexts);
+  net.put(gin::block, 1, dst, blockIdx.x * share(bytes), src, blockIdx.x * share(bytes), share(bytes));
+  net.flush(gin::block);
+}
+"""
+
+NVSHMEM_BANDWIDTH = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void __launch_bounds__(512)
+    raw(gin::Comm comm, gin::Window dst, gin::Window src, uint64_t bytes) {
+  const uint64_t share = bytes / gridDim.x;
+  nvshmemx_putmem_nbi_block(dst.local(blockIdx.x * share), src.local(blockIdx.x * share), share, 1);
+  if (threadIdx.x == 0) nvshmem_quiet();
+}
+"""
+
 ECHO = r"""
 #include <cstdint>
 extern "C" void echo(const uint64_t* from, uint64_t* to, uint64_t last) {
@@ -261,5 +298,57 @@ def ring(path: str | None) -> None:
         emit(results, path)
 
 
+def copy_engine(stream: Any, target: int, source: int, nbytes: int) -> None:
+    from gin.platforms.cuda_memory import check, driver
+
+    check(driver().cuMemcpyDtoDAsync(target, source, nbytes, stream.ptr), "copying")
+
+
+def bandwidth(path: str | None) -> None:
+    import cupy
+
+    nbytes, repeats = 32 << 20, 20
+    results: dict[str, Any] = {}
+    with gin.init(platform="cuda") as comm:
+        dst, src = comm.window(nbytes), comm.window(nbytes)
+        kernels = {name: comm.compile(BANDWIDTH, name) for name in ("bare_stores", "gin_put")}
+        if comm.backend == "nvshmem":
+            kernels["raw"] = comm.compile(NVSHMEM_BANDWIDTH, "raw")
+        if comm.config.route == "native":
+            del kernels["bare_stores"]
+        stream = cupy.cuda.Stream(non_blocking=True)
+
+        def rate(go: Any) -> float:
+            times = []
+            for launch in range(LAUNCHES + 1):
+                start, end = cupy.cuda.Event(), cupy.cuda.Event()
+                start.record(stream)
+                for _ in range(repeats):
+                    go()
+                end.record(stream)
+                end.synchronize()
+                if launch:
+                    times.append(cupy.cuda.get_elapsed_time(start, end) / repeats)
+            comm.synchronize()
+            return round(nbytes / statistics.median(times) / 1e6, 1)
+
+        comm.barrier()
+        if comm.rank == 0:
+            there = int(dst.region.peers[1][0])
+            if there:
+                results["copy engine"] = rate(lambda: copy_engine(stream, there, src.address, nbytes))
+            for blocks in (1, 2, 8, 16, 32):
+                for name, kernel in kernels.items():
+                    results[f"{name} {blocks} x 512"] = rate(
+                        lambda kernel=kernel, blocks=blocks: kernel.launch(
+                            dst, src, nbytes, grid=blocks, block=512, stream=stream
+                        )
+                    )
+            emit({"backend": comm.backend, "routes": comm.routes(), "bytes": nbytes, "GB_per_s": results}, path)
+        comm.barrier()
+
+
 if __name__ == "__main__":
-    {"pingpong": pingpong, "ring": ring}[sys.argv[1]](sys.argv[2] if len(sys.argv) > 2 else None)
+    {"pingpong": pingpong, "ring": ring, "bandwidth": bandwidth}[sys.argv[1]](
+        sys.argv[2] if len(sys.argv) > 2 else None
+    )

@@ -1,13 +1,15 @@
 #include "proxy/channel.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 namespace gin::proxy {
 namespace {
 
 using ibrc::Descriptor;
-using ibrc::Fields;
 using ibrc::Op;
+using ibrc::View;
 
 // Words that only the stepping thread writes.
 void add(std::atomic<uint64_t>& word, uint64_t value) {
@@ -40,22 +42,26 @@ Operation operation_of(Op op) {
   }
 }
 
-wire::Verb verb_of(Op op) {
-  switch (op) {
-    case Op::put:
-      return wire::Verb::put;
-    case Op::value:
-      return wire::Verb::value;
-    case Op::get:
-      return wire::Verb::get;
-    case Op::signal:
-      return wire::Verb::signal;
-    case Op::fence:
-      return wire::Verb::fence;
-    default:
-      return wire::Verb::atomic;
-  }
+// The first fields of a request, which an operation's number alone decides.
+struct Head {
+  wire::Verb verb;
+  wire::Atomic atomic;
+  bool has_signal;
+};
+
+constexpr std::array<Head, 16> make_heads() {
+  std::array<Head, 16> heads{};
+  heads[uint32_t(Op::put)].verb = wire::Verb::put;
+  heads[uint32_t(Op::value)].verb = wire::Verb::value;
+  heads[uint32_t(Op::get)].verb = wire::Verb::get;
+  heads[uint32_t(Op::signal)] = {wire::Verb::signal, {}, true};
+  heads[uint32_t(Op::fence)].verb = wire::Verb::fence;
+  for (uint32_t op = uint32_t(Op::fetch_add); op <= uint32_t(Op::fetch_xor); ++op)
+    heads[op] = {wire::Verb::atomic, wire::Atomic(op - uint32_t(Op::fetch_add)), false};
+  return heads;
 }
+
+constexpr std::array<Head, 16> heads = make_heads();
 
 static_assert(uint32_t(Op::fetch_xor) - uint32_t(Op::fetch_add) == uint32_t(wire::Atomic::fetch_xor) &&
                   uint32_t(Op::compare_swap) - uint32_t(Op::fetch_add) == uint32_t(wire::Atomic::compare_swap),
@@ -118,70 +124,67 @@ bool Channel::take() {
   const uint64_t room = ring_.depth - (tail_ - retired_);
   Descriptor d;
   if (room == 0 || !read(ring_.slots[tail_ & mask_], ibrc::phase(tail_, ring_.depth), d)) return false;
-  Fields fields = ibrc::decode(d);
-  uint32_t slots = 1;
-  if (ibrc::is_extended(d)) [[unlikely]] {
-    const uint64_t next = tail_ + 1;
-    Descriptor extension;
-    if (room == 1 || !read(ring_.slots[next & mask_], ibrc::phase(next, ring_.depth), extension)) return false;
-    if (ibrc::op_of(extension) != Op::extension) fields.op = Op::none;
-    ibrc::decode_extension(fields, extension);
-    slots = 2;
-  }
-  accept(fields, slots);
+  if (ibrc::is_extended(d)) [[unlikely]]
+    return take_extended(d, room);
+  accept(View(d), 1);
   return true;
 }
 
-[[gnu::always_inline]] inline void Channel::accept(const Fields& fields, uint32_t slots) {
-  in_flight_[tail_ & mask_] = {fields.op, uint8_t(slots), false, uint16_t(fields.counter), uint16_t(fields.id)};
-  if (check(fields)) translate(fields, pending_[last_++]);
-  tail_ += slots;
+[[gnu::noinline]] bool Channel::take_extended(Descriptor d, uint64_t room) {
+  const uint64_t next = tail_ + 1;
+  Descriptor extension;
+  if (room == 1 || !read(ring_.slots[next & mask_], ibrc::phase(next, ring_.depth), extension)) return false;
+  if (ibrc::op_of(extension) != Op::extension) d.word[0] &= ~(uint64_t(0xf) << 59);  // Op::none, which is refused
+  accept(View(d, ibrc::extension_value(extension)), 2);
+  return true;
 }
 
-[[gnu::always_inline]] inline bool Channel::check(const Fields& f) {
-  const bool atomic = ibrc::is_atomic(f.op);
-  const uint32_t ids = atomic ? ibrc::result_slots : layout_.ids;
-  if (f.op == Op::none || f.op > Op::fetch_xor) {
-    refuse(f, Code::range, uint64_t(Op::fetch_xor), uint64_t(f.op));
-  } else if (f.peer >= layout_.size) {
-    refuse(f, Code::range, layout_.size, f.peer);
-  } else if ((f.has_signal || f.op == Op::signal || atomic) && f.id >= ids) {
-    refuse(f, Code::range, ids, f.id);
-  } else if (f.counter > counters_) {
-    refuse(f, Code::range, counters_, f.counter - 1);
-  } else if (f.op != Op::fence && failures_.given_up(f.peer)) {
-    refuse(f, Code::remote, 0, 0);
+[[gnu::always_inline]] inline void Channel::accept(const View& view, uint32_t slots) {
+  const uint64_t tail = tail_;
+  in_flight_[tail & mask_] = {uint16_t(view.counter()), uint16_t(view.id()), uint8_t(view.op()), uint8_t(slots), false};
+  if (acceptable(view)) [[likely]] {
+    translate(view, tail, pending_[last_++]);
   } else {
-    return true;
+    refuse(view);
   }
-  return false;
+  tail_ = tail + slots;
 }
 
-[[gnu::always_inline]] inline void Channel::translate(const Fields& f, wire::Request& r) const {
-  r.verb = verb_of(f.op);
-  r.atomic = ibrc::is_atomic(f.op) ? wire::Atomic(uint32_t(f.op) - uint32_t(Op::fetch_add)) : wire::Atomic::fetch_add;
-  r.has_signal = f.has_signal || f.op == Op::signal;
-  r.ordered = f.ordered;
+// How many values `id` can have.
+inline uint32_t Channel::ids(const View& view) const {
+  if (ibrc::is_atomic(view.op())) return ibrc::result_slots;
+  return view.has_signal() || view.op() == Op::signal ? layout_.ids : ibrc::max_ids;
+}
+
+[[gnu::always_inline]] inline bool Channel::acceptable(const View& view) const {
+  return uint32_t(view.op()) - 1 < uint32_t(Op::fetch_xor) && view.peer() < layout_.size && view.id() < ids(view) &&
+         view.counter() <= counters_ && (!failures_.given_up(view.peer()) || view.op() == Op::fence);
+}
+
+[[gnu::always_inline]] inline void Channel::translate(const View& view, uint64_t token, wire::Request& r) const {
+  const Op op = view.op();
+  const Head& head = heads[uint32_t(op)];
+  r.verb = head.verb;
+  r.atomic = head.atomic;
+  r.has_signal = head.has_signal | view.has_signal();
+  r.ordered = view.ordered();
   r.context = context_;
-  r.peer = f.peer;
-  r.bytes = f.bytes;
-  r.value = f.immediate;
-  r.compare = f.compare;
+  r.peer = view.peer();
+  r.remote_region = view.dst_window(), r.remote_offset = view.dst_offset();
+  r.local_region = view.src_window(), r.local_offset = view.src_offset();
+  r.bytes = view.bytes();
+  r.value = view.immediate();  // no wire looks at it for a put or get
+  r.compare = view.compare();
   r.signal_region = 0;
-  r.signal_offset = signals_ + 8 * uint64_t(f.id);
-  r.signal_add = f.op == Op::signal ? f.immediate : f.signal_add;
-  r.token = tail_;
-  if (f.op == Op::get) {
-    r.remote_region = f.src_window, r.remote_offset = f.src_offset;
-    r.local_region = f.dst_window, r.local_offset = f.dst_offset;
-  } else {
-    r.remote_region = f.dst_window, r.remote_offset = f.dst_offset;
-    r.local_region = f.src_window, r.local_offset = f.src_offset;
-  }
-  if (r.verb == wire::Verb::atomic) {
-    r.has_signal = false;
+  r.signal_offset = signals_ + 8 * uint64_t(view.id());
+  r.signal_add = view.signal_add();
+  r.token = token;
+  if (op == Op::get) {
+    std::swap(r.remote_region, r.local_region);
+    std::swap(r.remote_offset, r.local_offset);
+  } else if (ibrc::is_atomic(op)) [[unlikely]] {
     r.local_region = ibrc::result_region;
-    r.local_offset = (uint64_t(context_) * ibrc::result_slots + f.id) * sizeof(ibrc::Result);
+    r.local_offset = (uint64_t(context_) * ibrc::result_slots + view.id()) * sizeof(ibrc::Result);
   }
 }
 
@@ -212,9 +215,9 @@ inline void Channel::finish(const wire::Completion& c) {
     return;
   }
   add(counts_.failures, 1);
-  const bool fence = operation.op == Op::fence;
+  const bool fence = operation.op() == Op::fence;
   failures_.record(
-      {c.code, operation_of(operation.op), fence ? -1 : int32_t(c.peer), context_, operation.id, 0, 0, c.detail});
+      {c.code, operation_of(operation.op()), fence ? -1 : int32_t(c.peer), context_, operation.id, 0, 0, c.detail});
   if (fence || c.code == Code::range || c.code == Code::unsupported) return;  // the request's fault, not the peer's
   failures_.give_up(c.peer);
   drop_pending(c.peer);
@@ -233,15 +236,27 @@ inline void Channel::succeed(uint64_t sequence, InFlight& operation) {
     uint64_t* counter = ring_.counters + operation.counter - 1;
     __atomic_store_n(counter, *counter + 1, __ATOMIC_RELEASE);
   }
-  if (ibrc::is_atomic(operation.op))
+  if (ibrc::is_atomic(operation.op()))
     __atomic_store_n(&ring_.results[operation.id].done, sequence + operation.slots, __ATOMIC_RELEASE);
 }
 
-// Ends the operation at the tail without the wire.
-[[gnu::noinline]] void Channel::refuse(const Fields& f, Code code, uint64_t expected, uint64_t seen) {
+// Ends the operation at the tail, which is not acceptable, without the wire.
+[[gnu::noinline]] void Channel::refuse(View view) {
+  Failure failure{Code::range, operation_of(view.op()), int32_t(view.peer()), context_, view.id(), 0, 0, 0};
+  if (view.op() == Op::none || view.op() > Op::fetch_xor) {
+    failure.expected = uint64_t(Op::fetch_xor), failure.seen = uint64_t(view.op());
+  } else if (view.peer() >= layout_.size) {
+    failure.expected = layout_.size, failure.seen = view.peer();
+  } else if (view.id() >= ids(view)) {
+    failure.expected = ids(view), failure.seen = view.id();
+  } else if (view.counter() > counters_) {
+    failure.expected = counters_, failure.seen = view.counter() - 1;
+  } else {
+    failure.code = Code::remote;
+  }
   in_flight_[tail_ & mask_].done = true;
   add(counts_.failures, 1);
-  failures_.record({code, operation_of(f.op), int32_t(f.peer), context_, f.id, expected, seen, 0});
+  failures_.record(failure);
 }
 
 // Requests to a peer that has just been given up need not bother the wire, which may never take them.

@@ -41,24 +41,28 @@ class Channel {
   static constexpr size_t batch = 64;
 
   // An operation between being taken and being retired, at the index of its first slot.
-  struct InFlight {
-    ibrc::Op op;
+  struct alignas(8) InFlight {
+    uint16_t counter, id;
+    uint8_t number;  // of its ibrc::Op
     uint8_t slots;
     bool done;
-    uint16_t counter, id;
+
+    ibrc::Op op() const { return ibrc::Op(number); }
   };
 
   bool take();
   bool take_one();
-  void accept(const ibrc::Fields& fields, uint32_t slots);
-  bool check(const ibrc::Fields& fields);
-  void translate(const ibrc::Fields& fields, wire::Request& request) const;
+  bool take_extended(ibrc::Descriptor descriptor, uint64_t room);
+  void accept(const ibrc::View& view, uint32_t slots);
+  uint32_t ids(const ibrc::View& view) const;
+  bool acceptable(const ibrc::View& view) const;
+  void translate(const ibrc::View& view, uint64_t token, wire::Request& request) const;
   bool post();
   bool reap();
   void finish(const wire::Completion& completion);
   void lost(const wire::Completion& completion);
   void succeed(uint64_t sequence, InFlight& operation);
-  void refuse(const ibrc::Fields& fields, Code code, uint64_t expected, uint64_t seen);
+  void refuse(ibrc::View view);
   void drop_pending(uint32_t peer);
   bool retire();
   void publish();

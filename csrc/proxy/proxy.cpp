@@ -122,7 +122,6 @@ void Proxy::lay_out_rings(uint32_t counters) {
       rings_[c].free_results = reinterpret_cast<uint64_t*>(words + 2 * ProducerDevice::line);
     }
   }
-  state_ = {rings_.data(), layout_.contexts, counters};
 }
 
 void Proxy::start() {

@@ -41,7 +41,7 @@ class Proxy {
   Proxy& operator=(const Proxy&) = delete;
 
   // What Comm::backend points to, as long as the proxy lives.
-  const ibrc::Proxy* device_state() const { return &state_; }
+  const ibrc::Ring* device_state() const { return rings_.data(); }
 
   const std::vector<ibrc::Ring>& rings() const { return rings_; }
 
@@ -78,7 +78,6 @@ class Proxy {
   uint64_t memory_bytes_ = 0;
   ibrc::Result* results_ = nullptr;
   std::vector<ibrc::Ring> rings_;
-  ibrc::Proxy state_{};
   std::vector<std::unique_ptr<Engine>> engines_;
   std::vector<std::unique_ptr<ProgressThread>> threads_;
 };

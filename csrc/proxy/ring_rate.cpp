@@ -35,7 +35,7 @@ double ring_rate(uint64_t count, uint32_t depth, double deadline_s) {
   options.depth = depth;
   options.thread.spin = 4096;
   Proxy proxy(wire::make_fabric("null", 0, 2), layout, 1, record, nullptr, options);
-  const ibrc::Ring& ring = proxy.device_state()->rings[0];
+  const ibrc::Ring& ring = proxy.rings()[0];
   proxy.start();
 
   const auto start = Clock::now();
@@ -46,8 +46,8 @@ double ring_rate(uint64_t count, uint32_t depth, double deadline_s) {
   put.bytes = 8;
   for (uint64_t i = 0; i < count; ++i) {
     put.dst_offset = put.src_offset = 8 * i;
-    const uint64_t sequence = ibrc::reserve(ring, 1);
-    await([&] { return ibrc::has_room(ring, sequence + 1); }, deadline);
+    const uint64_t sequence = ibrc::reserve(ring, 1).first;
+    await([&] { return ibrc::finds_room(ring, sequence + 1); }, deadline);
     ibrc::publish(ring, sequence, put);
   }
   await([&] { return ibrc::load_acquire(&ring.progress->retired) >= count; }, deadline);

@@ -173,11 +173,6 @@ class Backend(ABC):
                 f"backend {self.name} cannot register memory allocated elsewhere (capability 'register_memory'); "
                 "allocate with comm.window and copy, or use nccl_gin or ibrc_proxy"
             )
-        if self.job.config.route == "direct":
-            raise UnsupportedError(
-                f"{tag}: memory allocated elsewhere is not loaded and stored by other ranks, as route=direct demands; "
-                "use route=auto"
-            )
         return self.register_array(tag, array)
 
     @abstractmethod

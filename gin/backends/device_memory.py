@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from gin.backends.base import Backend, Region
-from gin.errors import ConfigError, TimeoutError
+from gin.errors import ArgumentError, ConfigError, TimeoutError
 from gin.platforms.cuda import CudaPlatform
 from gin.platforms.cuda_memory import DeviceMemory
 
@@ -46,6 +47,24 @@ class CudaBackend(Backend):
 
     def peer_failed(self, rank: int) -> None:
         self.failed = True
+
+
+def array_span(array: Any) -> tuple[int, int]:
+    """Address and bytes of an array in GPU memory (CuPy, PyTorch, Numba). Raises ArgumentError for any other."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None or interface["data"][1] or not _contiguous(interface):
+        raise ArgumentError("only a writable C-contiguous array in GPU memory can be registered")
+    return int(interface["data"][0]), math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+
+
+def _contiguous(interface: Any) -> bool:
+    expected = np.dtype(interface["typestr"]).itemsize
+    strides = interface.get("strides") or ()
+    for size, stride in zip(reversed(interface["shape"]), reversed(strides), strict=False):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[], None]) -> T:

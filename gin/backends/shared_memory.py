@@ -9,7 +9,7 @@ import numpy as np
 from gin import _core
 from gin.backends.base import Backend, Job, Region
 from gin.backends.connection import connect, wire_options
-from gin.errors import ArgumentError
+from gin.errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,7 +22,12 @@ class HostBackend(Backend):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.fabric: Any = _core.Fabric(job.config.wire, job.rank, job.size, wire_options(job))
+        self.fabric: Any = self.make_fabric()
+
+    def make_fabric(self) -> Any:
+        """This rank's side of the wire."""
+        job = self.job
+        return _core.Fabric(job.config.wire, job.rank, job.size, wire_options(job))
 
     def connect(self) -> None:
         """Connects this rank's endpoints, all of which exist, with the peers'. Collective."""
@@ -51,6 +56,11 @@ class HostBackend(Backend):
         return region
 
     def register_array(self, tag: str, array: npt.NDArray[Any]) -> Region:
+        if self.job.config.route == "direct":
+            raise UnsupportedError(
+                f"{tag}: memory allocated elsewhere is not loaded and stored by other ranks, as route=direct demands; "
+                "use route=auto"
+            )
         data = array_bytes(array)
         if self.job.config.wire == "shm":
             _core.allow_attach()

@@ -16,6 +16,7 @@ from typing import Any
 from gin import _version
 from gin.backends import NAMES, capabilities, load
 from gin.backends.connection import verbs_options
+from gin.backends.nccl_gin import plugin
 from gin.bench.results import cpu_name, usable_cores
 from gin.config import Config
 from gin.errors import Error
@@ -141,7 +142,14 @@ def platforms(config: Config) -> list[State]:
     if distribution("cuda-bindings") is None:
         lacks.append("cuda-bindings is not installed")
         remedies.append("pip install 'gin[cuda13]'")
-    return [host, State("cuda", not lacks, "; ".join(lacks), "; ".join(remedies))]
+    return [host, _simulator(host), State("cuda", not lacks, "; ".join(lacks), "; ".join(remedies))]
+
+
+def _simulator(host: State) -> State:
+    """The platform sim: what the host platform needs, and greenlet."""
+    if host.usable and distribution("greenlet") is None:
+        return State("sim", False, "greenlet is not installed", "pip install greenlet")
+    return State("sim", host.usable, host.reason, host.remedy, dict(host.more))
 
 
 def wires(config: Config) -> list[State]:
@@ -179,6 +187,14 @@ def _cuda() -> State:
     if gpus():
         return State("cuda", True, more={"about": "GPUs of one host"})
     return State("cuda", False, "the CUDA driver shows no GPU", "use wire shm")
+
+
+def rma_plugin() -> dict[str, str | None]:
+    """gin's RMA plugin for NCCL: where it is, and why nccl_gin would not use it (None when it would)."""
+    if broken := core_error():
+        return {"path": None, "obstacle": f"gin._core cannot be loaded: {broken}"}
+    found = plugin.path()
+    return {"path": None if found is None else str(found), "obstacle": plugin.obstacle() or None}
 
 
 def backends(config: Config) -> list[State]:

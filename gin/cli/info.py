@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import gin.ranks
-from gin.cli import found
+from gin.cli import found, links
 from gin.cli.found import State
 from gin.config import Config
 from gin.errors import Error
@@ -32,12 +32,20 @@ def collect() -> dict[str, Any]:
         "wires": [_state(state) for state in found.wires(config)],
         "compilers": found.compilers(config),
         "gpus": found.gpus(),
+        "links": _links(),
         "nics": found.nics(),
+        "rma_plugin": found.rma_plugin(),
         "memlock_bytes": found.memlock(),
         "cache": found.cache(config),
         "launcher": {"source": ranks.source, "rank": ranks.rank, "size": ranks.size},
         "config": [setting._asdict() for setting in config.describe()],
     }
+
+
+def _links() -> list[dict[str, Any]]:
+    """The links between GPUs, with the routes of each backend over them."""
+    nics, plugin = bool(found.nics()), not found.rma_plugin()["obstacle"]
+    return [{**link, "routes": links.routes(link, nics=nics, plugin=plugin)} for link in links.links()]
 
 
 def _state(state: State) -> dict[str, Any]:
@@ -48,7 +56,14 @@ def _state(state: State) -> dict[str, Any]:
     return fields
 
 
-@click.command("info", short_help="Say what was found and which backends can be used.")
+EPILOG = """\b
+Examples:
+  gin info
+  GIN_BACKEND=nvshmem gin info
+  gin info --json | jq '.backends[] | {name, usable, reason}'"""
+
+
+@click.command("info", epilog=EPILOG, short_help="Say what was found and which backends can be used.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Say what was found on this machine, each setting with its origin, and why a backend cannot be used."""
@@ -81,10 +96,13 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for compiler in facts["compilers"]:
         yield f"  compiler    {compiler['path'] or compiler['name']}: {compiler['version'] or 'does not run'}"
     yield f"  GPUs        {', '.join(facts['gpus']) or 'none'}"
+    for link in facts["links"]:
+        yield from _link(link)
     yield f"  RDMA NICs   {', '.join(facts['nics']) or 'none'}"
     for wire in facts["wires"]:
         for port in wire.get("ports", []):
             yield f"  {'':<11} {_port(port)}"
+    yield f"  RMA plugin  {_plugin(facts['rma_plugin'])}"
     limit = facts["memlock_bytes"]
     yield f"  memlock     {'unlimited' if limit is None else f'{limit} bytes'}"
     cache = facts["cache"]
@@ -96,6 +114,21 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     names = max(len(setting["name"]) for setting in facts["config"])
     for setting in facts["config"]:
         yield f"  {setting['name']:<{names}}  {setting['value']}  ({setting['origin']})  {setting['doc']}"
+
+
+def _link(link: dict[str, Any]) -> Iterator[str]:
+    kind = {True: "NVLink", False: "PCIe", None: "a link of unknown kind"}[link["nvlink"]]
+    atomics = "with atomics" if link["atomics"] else "without atomics"
+    reach = f"{kind}, load and store {atomics}" if link["access"] else "no load and store"
+    yield f"  GPU {link['gpus'][0]} - GPU {link['gpus'][1]}  {reach}"
+    for backend, route in link["routes"].items():
+        yield f"  {'':<11} {backend}: {route}"
+
+
+def _plugin(plugin: dict[str, Any]) -> str:
+    if plugin["obstacle"]:
+        return f"not used by nccl_gin: {plugin['obstacle']}"
+    return f"{plugin['path']}: NCCL's GIN runs on it between GPUs of this host"
 
 
 def _port(port: dict[str, Any]) -> str:

@@ -142,6 +142,7 @@ class CudaPlatform(Platform):
         together = self._check_shape(module, name, grid, block, shared)
         buffers = [ctypes.create_string_buffer(data, max(1, len(data))) for data in args]
         pointers = (ctypes.c_void_p * max(1, len(buffers)))(*map(ctypes.addressof, buffers))
+        self.gpu.enter()  # again: finalisers of array libraries, run by any allocation, may have left another context
         where = self._stream if stream is None else cu.CUstream(_stream_handle(stream))
         if stream is None:
             # What array libraries do on the default stream comes before.

@@ -101,6 +101,7 @@ class CudaCompiler:
             include_path=includes,
             define_macro=self._macros(),
             relocatable_device_code=bool(self._code.libraries),
+            device_as_default_execution_space=True,  # as with nvcc, a generic lambda in a kernel is the device's
         )
         try:
             program = Program(unit, "c++", options)

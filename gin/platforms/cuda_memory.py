@@ -14,6 +14,7 @@ __all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check"
 
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
+INVALID_VALUE = 1
 LEGACY_STREAM = 1
 URGENT = -100  # clamped to the highest priority there is
 
@@ -163,15 +164,28 @@ class DeviceMemory:
 
     def export(self) -> dict[str, Any]:
         """What `PeerMemory` of another process of this host takes, as JSON."""
-        cu = driver()
-        self._gpu.enter()
-        base = int(check(cu.cuMemGetAddressRange(self.address), "finding an allocation's start")[0])
-        handle = check(cu.cuIpcGetMemHandle(self.address), "exporting GPU memory")
-        return {"handle": bytes(handle.reserved).hex(), "offset": self.address - base}
+        return export(self._gpu, self.address)
 
     def __del__(self) -> None:
         if (address := getattr(self, "address", 0)) and (cu := self._gpu.for_finaliser()):
             cu.cuMemFree(address)
+
+
+def export(gpu: Gpu, address: int) -> dict[str, Any]:
+    """A place in memory from cuMemAlloc or cudaMalloc, for `PeerMemory` of another process of this host, as JSON.
+
+    Raises UnsupportedError for memory of another kind, which CUDA exports otherwise or not at all.
+    """
+    cu = driver()
+    gpu.enter()
+    base = int(check(cu.cuMemGetAddressRange(address), "finding an allocation's start")[0])
+    answer = cu.cuIpcGetMemHandle(address)
+    if int(answer[0]) == INVALID_VALUE:
+        raise UnsupportedError(
+            f"GPU memory at {address:#x} cannot be shared with other processes: it does not come from cudaMalloc (a memory "
+            "pool with cudaMallocAsync, or PyTorch's expandable segments); allocate with comm.window"
+        )
+    return {"handle": bytes(check(answer, "exporting GPU memory").reserved).hex(), "offset": address - base}
 
 
 class PeerMemory:

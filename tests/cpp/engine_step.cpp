@@ -69,11 +69,11 @@ struct Stage {
     proxy = std::make_unique<Proxy>(std::make_shared<ScriptedFabric>(script), layout, 4, record, nullptr, options);
   }
 
-  const ibrc::Ring& ring() { return proxy->device_state()->rings[0]; }
+  const ibrc::Ring& ring() { return proxy->rings()[0]; }
 
   void push(const ibrc::Fields& f) {
-    const uint64_t first = ibrc::reserve(ring(), ibrc::slots(f));
-    CHECK(ibrc::has_room(ring(), first + ibrc::slots(f)));
+    const uint64_t first = ibrc::reserve(ring(), ibrc::slots(f)).first;
+    CHECK(ibrc::finds_room(ring(), first + ibrc::slots(f)));
     ibrc::publish(ring(), first, f);
   }
 
@@ -277,7 +277,7 @@ CASE(an_extension_that_is_none_is_out_of_range) {
   Stage stage;
   ibrc::Fields f = put_to(0);
   f.has_signal = true, f.signal_add = 2;
-  const uint64_t first = ibrc::reserve(stage.ring(), 2);
+  const uint64_t first = ibrc::reserve(stage.ring(), 2).first;
   ibrc::store_slot(&stage.ring().slots[first], ibrc::encode(f, ibrc::phase_bit));
   ibrc::store_slot(&stage.ring().slots[first + 1], ibrc::encode(put_to(1), ibrc::phase_bit));
   stage.run();

@@ -24,17 +24,17 @@ struct Job {
 
   // Pushes one put; false when the ring is full.
   bool push(uint32_t context, uint32_t peer = 1) {
-    const ibrc::Ring& ring = proxy.device_state()->rings[context];
+    const ibrc::Ring& ring = proxy.rings()[context];
     if (ibrc::load_shared(ring.head) + 1 - ibrc::load_acquire(&ring.progress->consumed) > ring.depth) return false;
     ibrc::Fields put;
     put.op = ibrc::Op::put, put.peer = peer;
-    ibrc::publish(ring, ibrc::reserve(ring, 1), put);
+    ibrc::publish(ring, ibrc::reserve(ring, 1).first, put);
     return true;
   }
 
   bool retired(uint32_t context, uint64_t count, double seconds = 10) {
     const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-    while (ibrc::load_acquire(&proxy.device_state()->rings[context].progress->retired) < count) {
+    while (ibrc::load_acquire(&proxy.rings()[context].progress->retired) < count) {
       if (Clock::now() > deadline) return false;
       std::this_thread::yield();
     }

@@ -26,11 +26,11 @@ struct Loop {
     proxy = std::make_unique<Proxy>(fabric, layout, 2, record, nullptr, chosen);
   }
 
-  const ibrc::Ring& ring() { return proxy->device_state()->rings[0]; }
+  const ibrc::Ring& ring() { return proxy->rings()[0]; }
 
   void push(const ibrc::Fields& f) {
-    const uint64_t first = ibrc::reserve(ring(), ibrc::slots(f)), end = first + ibrc::slots(f);
-    while (!ibrc::has_room(ring(), end)) std::this_thread::yield();
+    const uint64_t first = ibrc::reserve(ring(), ibrc::slots(f)).first, end = first + ibrc::slots(f);
+    while (!ibrc::finds_room(ring(), end)) std::this_thread::yield();
     ibrc::publish(ring(), first, f);
   }
 
@@ -88,15 +88,15 @@ CASE(ten_thousand_puts_through_a_ring_of_1024) { push_many_through(1024, 10000);
 CASE(a_full_ring_has_no_room_until_the_engine_has_taken) {
   Loop loop(4);
   for (int i = 0; i < 4; ++i) {
-    const uint64_t first = ibrc::reserve(loop.ring(), 1);
-    CHECK(ibrc::has_room(loop.ring(), first + 1));
+    const uint64_t first = ibrc::reserve(loop.ring(), 1).first;
+    CHECK(ibrc::finds_room(loop.ring(), first + 1));
     ibrc::publish(loop.ring(), first, value_at(0, uint64_t(i)));
   }
-  const uint64_t fifth = ibrc::reserve(loop.ring(), 1);
-  CHECK(!ibrc::has_room(loop.ring(), fifth + 1));
+  const uint64_t fifth = ibrc::reserve(loop.ring(), 1).first;
+  CHECK(!ibrc::finds_room(loop.ring(), fifth + 1));
   while (loop.proxy->step()) {
   }
-  CHECK(ibrc::has_room(loop.ring(), fifth + 1));
+  CHECK(ibrc::finds_room(loop.ring(), fifth + 1));
   CHECK_EQ(loop.data[0], 3ull);
 }
 
@@ -105,7 +105,7 @@ CASE(nothing_is_taken_before_its_extension_is_there) {
   ibrc::Fields f = value_at(0, 7);
   f.has_signal = true;
   f.signal_add = 5;
-  const uint64_t first = ibrc::reserve(loop.ring(), 2);
+  const uint64_t first = ibrc::reserve(loop.ring(), 2).first;
   ibrc::store_slot(&loop.ring().slots[first], ibrc::encode(f, ibrc::phase(first, 4)));
   CHECK(!loop.proxy->step());
   CHECK_EQ(loop.data[0], 0ull);
@@ -157,8 +157,8 @@ CASE(atomics_return_the_old_value_in_their_slot) {
     f.id = slot;
     f.immediate = i % 2 ? expected + 1000 : i;
     f.compare = expected;
-    const uint64_t first = ibrc::reserve(loop.ring(), ibrc::slots(f)), ticket = first + ibrc::slots(f);
-    while (!ibrc::has_room(loop.ring(), ticket)) std::this_thread::yield();
+    const uint64_t first = ibrc::reserve(loop.ring(), ibrc::slots(f)).first, ticket = first + ibrc::slots(f);
+    while (!ibrc::finds_room(loop.ring(), ticket)) std::this_thread::yield();
     ibrc::publish(loop.ring(), first, f);
     const ibrc::Result& result = loop.ring().results[slot];
     while (ibrc::load_acquire(&result.done) != ticket) std::this_thread::yield();

@@ -6,19 +6,27 @@ rank's progress thread adds to them.
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gin import _core
 from gin.backends.base import Job, Region
-from gin.backends.device_memory import CudaBackend
+from gin.backends.device_memory import CudaBackend, array_span
 from gin.config import Config
-from gin.errors import UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
-from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory
+from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export
 from gin.platforms.host import spins
+
+
+@dataclass(frozen=True)
+class Place:
+    """GPU memory that somebody else owns."""
+
+    address: int
+    nbytes: int
 
 
 class Backend(CudaBackend):
@@ -50,7 +58,7 @@ class Backend(CudaBackend):
 
     def open(self) -> None:
         number = self.regions.take()
-        self.control = self._share("control window", number, self.job.control_bytes, wired=False)
+        self.control = self._share("control window", number, self._allocate(self.job.control_bytes), wired=False)
         self._share_signals(number)
         self.platform.device_code = DeviceCode(self.name)
         self.job.exchange.agree("proxy", self._start)
@@ -59,13 +67,16 @@ class Backend(CudaBackend):
         _, closed = self.release_closed(tag, nbytes)
         for region in closed:
             self._fabric.remove_region(region.number)
-        return self._share(tag, self.regions.take(), nbytes)
+        return self._share(tag, self.regions.take(), self._allocate(nbytes))
 
     def register_array(self, tag: str, array: Any) -> Region:
-        raise UnsupportedError(
-            f"{tag}: ibrc_proxy on the cuda platform does not register memory allocated elsewhere in this version; allocate "
-            "with comm.window"
-        )
+        """The array's memory has to come from cudaMalloc: every rank of the host maps it, so it is loaded and stored too."""
+
+        def offer() -> tuple[Place, dict[str, Any]]:
+            address, nbytes = array_span(array)
+            return Place(address, nbytes), export(self.platform.gpu, address)
+
+        return self._share(tag, self.regions.take(), offer)
 
     def peer_failed(self, rank: int) -> None:
         super().peer_failed(rank)
@@ -76,17 +87,30 @@ class Backend(CudaBackend):
         if self._proxy is not None:
             self._proxy.stop(0.0 if self.platform.lost else timeout)
 
-    def _share(self, tag: str, number: int, nbytes: int, *, wired: bool = True) -> Region:
-        """Makes this rank's part of a region and maps the others'. Collective."""
+    def _allocate(self, nbytes: int) -> Callable[[], tuple[DeviceMemory, dict[str, Any]]]:
+        def allocate() -> tuple[DeviceMemory, dict[str, Any]]:
+            memory = DeviceMemory(self.platform.gpu, nbytes)
+            return memory, memory.export()
+
+        return allocate
+
+    def _share(
+        self, tag: str, number: int, make: Callable[[], tuple[DeviceMemory | Place, dict[str, Any]]], wired: bool = True
+    ) -> Region:
+        """Makes this rank's part of a region and maps the others'. Collective.
+
+        make   this rank's memory, and what makes it known to the others
+        wired  whether the wire reaches it too
+        """
         gpu = self.platform.gpu
         rank = self.job.rank
-        memory: DeviceMemory | None = None
+        memory: DeviceMemory | Place | None = None
 
         def offer() -> dict[str, Any]:
             nonlocal memory
-            memory = DeviceMemory(gpu, nbytes)
-            wire = self._fabric.add_region(number, memory.address, nbytes).hex() if wired else ""
-            return {"bytes": nbytes, "wire": wire, "memory": memory.export()}
+            memory, exported = make()
+            wire = self._fabric.add_region(number, memory.address, memory.nbytes).hex() if wired else ""
+            return {"bytes": memory.nbytes, "wire": wire, "memory": exported}
 
         offers = self.job.exchange.gather(f"{tag}: allocate", offer)
         assert memory is not None
@@ -103,7 +127,7 @@ class Backend(CudaBackend):
                     self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), mapped.address)
 
         self.job.exchange.agree(f"{tag}: map", reach)
-        return self.make_region(number, memory.address, nbytes, peers, handle=number, keep=keep)
+        return self.make_region(number, memory.address, memory.nbytes, peers, handle=number, keep=keep)
 
     def _share_signals(self, number: int) -> None:
         """The control window once more in host memory, of which the native signal words are used. Collective."""
@@ -152,8 +176,6 @@ class Backend(CudaBackend):
         address, nbytes = self._proxy.memory
         self._pinned_rings = PinnedMemory(gpu, nbytes, address)
         rings = self._proxy.rings
-        # gin::ibrc::Proxy, with the rings behind it.
-        self._state = DeviceMemory(gpu, 16 + len(rings))
-        head = struct.pack("<QII", self._state.address + 16, config.contexts, config.counters)
-        gpu.copy_in(self._state.address, head + rings)
+        self._state = DeviceMemory(gpu, len(rings))
+        gpu.copy_in(self._state.address, rings)
         self._proxy.start()

@@ -118,34 +118,60 @@ GIN_IBRC_HD constexpr bool complete(const Descriptor& d, uint64_t phase) {
 GIN_IBRC_HD constexpr Op op_of(const Descriptor& d) { return Op(d.word[0] >> 59 & 0xf); }
 GIN_IBRC_HD constexpr bool is_extended(const Descriptor& d) { return d.word[0] >> 56 & 1; }
 
-// What the descriptor says without its extension.
+// The value that an extension holds.
+GIN_IBRC_HD constexpr uint64_t extension_value(const Descriptor& extension) {
+  return (extension.word[1] & ~phase_bit) | extension.word[2] << 63;
+}
+
+// What a descriptor says, taken from its words where it is asked for; `more` is the value of its extension.
+class View {
+ public:
+  GIN_IBRC_HD constexpr explicit View(const Descriptor& d, uint64_t more = 1) : d_(d), more_(more) {}
+
+  GIN_IBRC_HD constexpr Op op() const { return op_of(d_); }
+  GIN_IBRC_HD constexpr bool has_signal() const { return d_.word[0] >> 58 & 1; }
+  GIN_IBRC_HD constexpr bool ordered() const { return d_.word[0] >> 57 & 1; }
+  GIN_IBRC_HD constexpr uint32_t peer() const { return uint32_t(d_.word[0] >> 40 & 0xffff); }
+  GIN_IBRC_HD constexpr uint32_t id() const { return uint32_t(d_.word[0] >> 24 & 0xffff); }
+  GIN_IBRC_HD constexpr uint32_t dst_window() const { return uint32_t(d_.word[0] >> 12 & 0xfff); }
+  GIN_IBRC_HD constexpr uint32_t src_window() const { return uint32_t(d_.word[0] & 0xfff); }
+  GIN_IBRC_HD constexpr uint32_t counter() const { return uint32_t(d_.word[3] >> 48 & 0x7fff); }
+  GIN_IBRC_HD constexpr uint64_t dst_offset() const { return d_.word[1] & ~phase_bit; }
+  GIN_IBRC_HD constexpr uint64_t src_offset() const { return d_.word[2] & ~phase_bit; }  // not with an immediate
+  GIN_IBRC_HD constexpr uint64_t immediate() const { return src_offset() | d_.word[3] >> 8 << 63; }
+  GIN_IBRC_HD constexpr uint64_t bytes() const { return d_.word[3] & (has_immediate(op()) ? 0xff : max_bytes - 1); }
+  GIN_IBRC_HD constexpr uint64_t signal_add() const { return op() == Op::signal ? immediate() : more_; }
+  GIN_IBRC_HD constexpr uint64_t compare() const { return more_; }
+
+ private:
+  Descriptor d_;
+  uint64_t more_;
+};
+
+// All that a descriptor says without its extension.
 GIN_IBRC_HD constexpr Fields decode(const Descriptor& d) {
+  const View view(d);
   Fields f = {};
-  f.op = op_of(d);
-  f.has_signal = d.word[0] >> 58 & 1;
-  f.ordered = d.word[0] >> 57 & 1;
-  f.peer = uint32_t(d.word[0] >> 40 & 0xffff);
-  f.id = uint32_t(d.word[0] >> 24 & 0xffff);
-  f.dst_window = uint32_t(d.word[0] >> 12 & 0xfff);
-  f.src_window = uint32_t(d.word[0] & 0xfff);
-  f.counter = uint32_t(d.word[3] >> 48 & 0x7fff);
-  f.dst_offset = d.word[1] & ~phase_bit;
+  f.op = view.op();
+  f.has_signal = view.has_signal();
+  f.ordered = view.ordered();
+  f.peer = view.peer();
+  f.id = view.id();
+  f.dst_window = view.dst_window();
+  f.src_window = view.src_window();
+  f.counter = view.counter();
+  f.dst_offset = view.dst_offset();
   if (has_immediate(f.op)) {
-    f.immediate = (d.word[2] & ~phase_bit) | d.word[3] >> 8 << 63;
-    f.bytes = d.word[3] & 0xff;
+    f.immediate = view.immediate();
   } else {
-    f.src_offset = d.word[2] & ~phase_bit;
-    f.bytes = d.word[3] & (max_bytes - 1);
+    f.src_offset = view.src_offset();
   }
+  f.bytes = view.bytes();
   return f;
 }
 
 GIN_IBRC_HD constexpr void decode_extension(Fields& f, const Descriptor& extension) {
-  uint64_t value = (extension.word[1] & ~phase_bit) | extension.word[2] << 63;
-  if (f.op == Op::compare_swap)
-    f.compare = value;
-  else
-    f.signal_add = value;
+  (f.op == Op::compare_swap ? f.compare : f.signal_add) = extension_value(extension);
 }
 
 static_assert(4 + 3 + 16 + 16 + 12 + 12 == 63 && 15 + 48 == 63, "a word is its phase and 63 bits of fields");

@@ -14,26 +14,40 @@ namespace gin {
 
 namespace ibrc {
 
-GIN_DEVICE const Ring& ring_of(impl::Channel channel) {
-  return static_cast<const Proxy*>(channel.comm.backend)->rings[channel.index];
+GIN_DEVICE Ring ring_of(impl::Channel channel) {
+  return platform::load_constant(static_cast<const Ring*>(channel.comm.backend) + channel.index);
 }
 
 GIN_DEVICE impl::Subject subject_of(impl::Channel channel, Operation operation, const Fields& fields) {
   return {operation, channel.index, int32_t(fields.peer), fields.id};
 }
 
+GIN_DEVICE bool wait_for_room(impl::Channel channel, const Ring& ring, impl::Subject subject, uint64_t end) {
+  return impl::wait_for(channel.comm, subject, [&] { return finds_room(ring, end); }).ok();
+}
+
+// Waits until the slots may be written; false when that failed. One lane waits for all that reserved with it, unless the
+// ring is smaller than what they reserved.
+GIN_DEVICE bool enter(impl::Channel channel, const Ring& ring, impl::Subject subject, const Reservation& reserved,
+                      uint64_t end) {
+  const uint64_t all = reserved.group_end;
+  if (all - reserved.group_first > ring.depth) return has_room(ring, end) || wait_for_room(channel, ring, subject, end);
+  return reserved.share(reserved.leader && (has_room(ring, all) || wait_for_room(channel, ring, subject, all)));
+}
+
 // Puts an operation into the ring, waiting for room where there is none, and returns its ticket. When that wait fails
 // the slots stay empty and the ring ends there: the job has failed, and no later wait of it begins.
 GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Fields& fields) {
-  const Ring& ring = ring_of(channel);
+  const Ring ring = ring_of(channel);
   const uint32_t count = slots(fields);
-  // Only these touch memory of this rank that the caller may just have written.
-  if (fields.op == Op::put || fields.op == Op::get) release_payload(GIN_IBRC_SYSTEM_SOURCES);
-  const uint64_t first = reserve(ring, count), ticket = first + count;
-  if (has_room(ring, ticket) || impl::wait_for(channel.comm, subject_of(channel, operation, fields), [&] {
-                                  return has_room(ring, ticket);
-                                }).ok()) {
-    publish(ring, first, fields);
+  const Reservation reserved = reserve(ring, count);
+  const uint64_t ticket = reserved.first + count;
+  if (enter(channel, ring, subject_of(channel, operation, fields), reserved, ticket)) {
+    // Only these touch memory of this rank that the caller may just have written. As late as can be: the ways to memory
+    // before it then overlap with what the fence waits for.
+    if (fields.op == Op::put || fields.op == Op::get) release_payload(GIN_IBRC_SYSTEM_SOURCES);
+    publish(ring, reserved.first, fields);
+    platform::tell(platform::NoteKind::descriptor, operation, channel.index, reserved.first);
   }
   return ticket;
 }
@@ -135,7 +149,7 @@ struct Backend {
   }
 
   GIN_DEVICE static Status quiet(impl::Channel channel) {
-    const ibrc::Ring& ring = ibrc::ring_of(channel);
+    const ibrc::Ring ring = ibrc::ring_of(channel);
     const uint64_t issued = ibrc::load_shared(ring.head);
     return impl::wait_until(channel.comm, {Operation::quiet, channel.index, -1, 0}, issued, channel.comm.timeout_ns,
                             [&] { return ibrc::load_acquire(&ring.progress->settled); });
@@ -145,7 +159,7 @@ struct Backend {
   // stays taken: the value may still arrive.
   GIN_DEVICE static uint64_t atomic(impl::Channel channel, uint32_t peer, const Window& dst, uint64_t offset,
                                     AtomicOp op, uint32_t bytes, uint64_t operand, uint64_t compare) {
-    const ibrc::Ring& ring = ibrc::ring_of(channel);
+    const ibrc::Ring ring = ibrc::ring_of(channel);
     const impl::Subject subject{Operation::atomic, channel.index, int32_t(peer), 0};
     uint32_t slot = ibrc::result_slots;
     const auto claimed = [&] { return (slot = ibrc::claim_result(ring)) != ibrc::result_slots; };

@@ -32,6 +32,10 @@ class Backend(shared_memory.HostBackend):
         layout = (config.contexts, job.ids, job.size)
         self._proxy = _core.Proxy(self.fabric, layout, config.counters, self.record, options)
         self.connect()
+        self.start_proxy()
+
+    def start_proxy(self) -> None:
+        """From here on somebody serves the rings."""
         self._proxy.start()
 
     @property

@@ -32,9 +32,25 @@ GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
 }
 #endif
 
-// Reserves `count` (1 or 2) consecutive slots and returns the sequence of the first. The lanes of a warp that reserve
-// in one ring at the same time share one atomic.
-GIN_IBRC_HD uint64_t reserve(const Ring& ring, uint32_t count) {
+// Slots of one thread, among those of the lanes of its warp that reserved in the same ring at the same time, by one atomic.
+struct Reservation {
+  uint64_t first;                   // of this thread's slots
+  uint64_t group_first, group_end;  // of all lanes' slots
+  uint32_t lanes;                   // those lanes
+  bool leader;                      // the first of them
+
+  // The leader's word, to all lanes, which are together again afterwards: their next operations share an atomic too.
+  GIN_IBRC_HD bool share(bool word) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(lanes, word, __ffs(lanes) - 1);
+#else
+    return word;
+#endif
+  }
+};
+
+// Reserves `count` (1 or 2) consecutive slots.
+GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count) {
 #if defined(__CUDA_ARCH__)
   const uint32_t lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
   const uint32_t group = __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(ring.head));
@@ -43,18 +59,41 @@ GIN_IBRC_HD uint64_t reserve(const Ring& ring, uint32_t count) {
   unsigned long long first = 0;
   if (lane == leader) first = add_shared(ring.head, __popc(group) + __popc(doubles));
   first = __shfl_sync(group, first, leader);
-  return first + __popc(before) + __popc(before & doubles);
+  return {first + __popc(before) + __popc(before & doubles), first, first + __popc(group) + __popc(doubles), group,
+          lane == leader};
 #else
-  return add_shared(ring.head, count);
+  const uint64_t first = add_shared(ring.head, count);
+  return {first, first, first + count, 1, true};
 #endif
 }
 
-// Whether the slots before the sequence `end` may be written. Reads the engine's word only when the ring looks full.
+// Brings the producers' copy of the engine's word up to date. On a GPU one thread at a time: the word is across PCIe, and a
+// full ring has thousands of threads that want to know.
+GIN_IBRC_HD void refresh(const Ring& ring) {
+#if defined(__CUDA_ARCH__)
+  auto* reading = reinterpret_cast<unsigned long long*>(ring.consumed_cache + 1);
+  if (load_shared(ring.consumed_cache + 1) || atomicExch(reading, 1ull)) {
+    __nanosleep(200);
+    return;
+  }
+  store_shared(ring.consumed_cache, load_acquire(&ring.progress->consumed));
+  __threadfence();
+  atomicExch(reading, 0ull);
+#else
+  store_shared(ring.consumed_cache, load_acquire(&ring.progress->consumed));
+#endif
+}
+
+// Whether the slots before the sequence `end` may be written, as far as producers know.
 GIN_IBRC_HD bool has_room(const Ring& ring, uint64_t end) {
-  if (end - load_shared(ring.consumed_cache) <= ring.depth) return true;
-  const uint64_t consumed = load_acquire(&ring.progress->consumed);
-  store_shared(ring.consumed_cache, consumed);
-  return end - consumed <= ring.depth;
+  return end - load_shared(ring.consumed_cache) <= ring.depth;
+}
+
+// The same, asking the engine when the ring looks full.
+GIN_IBRC_HD bool finds_room(const Ring& ring, uint64_t end) {
+  if (has_room(ring, end)) return true;
+  refresh(ring);
+  return has_room(ring, end);
 }
 
 // What the caller wrote before is visible to whoever sees what it publishes after.

@@ -24,25 +24,19 @@ struct alignas(64) Progress {
   uint64_t unused[5];
 };
 
-// One context's ring: many producers, one consumer. A sequence counts slots and never wraps; the ticket of an operation
+// One context's ring, and what Comm::backend points to: one per context. Many producers, one consumer. A sequence counts slots and never wraps; the ticket of an operation
 // is the sequence after its last slot, and it is complete when `progress->retired` has reached its ticket.
 struct Ring {
-  Descriptor* slots;         // host memory
-  uint64_t depth;            // a power of two
-  uint64_t* head;            // device memory: the next sequence to reserve
-  uint64_t* consumed_cache;  // device memory: what was last read from progress->consumed
-  uint64_t* free_results;    // device memory: one bit per free result slot
-  Progress* progress;        // host memory
-  Result* results;           // host memory
-  uint64_t* counters;        // host memory: completions of the operations that named each counter
+  Descriptor* slots;  // host memory
+  uint64_t depth;     // a power of two
+  uint64_t* head;     // device memory: the next sequence to reserve
+  uint64_t*
+      consumed_cache;  // device memory: what was last read from progress->consumed; on GPUs, whether a thread reads it
+  uint64_t* free_results;   // device memory: one bit per free result slot
+  Progress* progress;       // host memory
+  Result* results;          // host memory
+  uint64_t* counters;       // host memory: completions of the operations that named each counter
   const uint64_t* signals;  // host memory: this context's native signal words; nullptr when the control window has them
-};
-
-// What Comm::backend points to.
-struct Proxy {
-  const Ring* rings;  // one per context
-  uint32_t contexts;
-  uint32_t counters;  // per context
 };
 
 // The region in which the result slots of all contexts lie, beside the windows' regions: no descriptor can name it.

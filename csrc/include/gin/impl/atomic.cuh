@@ -34,33 +34,39 @@ GIN_DEVICE T atomic(Channel channel, uint32_t peer, const Window& dst, uint64_t 
 }  // namespace impl
 
 template <class T>
-GIN_DEVICE T Context::atomic_fetch_add(uint32_t peer, const Window& dst, uint64_t offset, T value) const {
+GIN_DEVICE T Context::atomic_fetch_add(uint32_t peer, const Window& dst, uint64_t offset, T value GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::fetch_add, value);
 }
 
 template <class T>
 GIN_DEVICE T Context::atomic_compare_swap(uint32_t peer, const Window& dst, uint64_t offset, T expected,
-                                          T desired) const {
+                                          T desired GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::compare_swap, desired, expected);
 }
 
 template <class T>
-GIN_DEVICE T Context::atomic_swap(uint32_t peer, const Window& dst, uint64_t offset, T value) const {
+GIN_DEVICE T Context::atomic_swap(uint32_t peer, const Window& dst, uint64_t offset, T value GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::swap, value);
 }
 
 template <class T>
-GIN_DEVICE T Context::atomic_fetch_and(uint32_t peer, const Window& dst, uint64_t offset, T value) const {
+GIN_DEVICE T Context::atomic_fetch_and(uint32_t peer, const Window& dst, uint64_t offset, T value GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::fetch_and, value);
 }
 
 template <class T>
-GIN_DEVICE T Context::atomic_fetch_or(uint32_t peer, const Window& dst, uint64_t offset, T value) const {
+GIN_DEVICE T Context::atomic_fetch_or(uint32_t peer, const Window& dst, uint64_t offset, T value GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::fetch_or, value);
 }
 
 template <class T>
-GIN_DEVICE T Context::atomic_fetch_xor(uint32_t peer, const Window& dst, uint64_t offset, T value) const {
+GIN_DEVICE T Context::atomic_fetch_xor(uint32_t peer, const Window& dst, uint64_t offset, T value GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::atomic(channel(), peer, dst, offset, AtomicOp::fetch_xor, value);
 }
 

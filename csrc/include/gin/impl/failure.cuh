@@ -1,6 +1,7 @@
 // The first failure is written once; every later wait returns it.
 #pragma once
 
+#include "../platform/platform.cuh"
 #include "memory.cuh"
 
 namespace gin::impl {
@@ -15,7 +16,7 @@ struct Subject {
 
 // Where the host says that a place of a peer is mapped here, or nullptr. One load.
 GIN_DEVICE void* mapped(Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
-  void* base = peer == channel.comm.rank ? window.base : window.peers[peer].pointer;
+  void* base = peer == channel.comm.rank ? window.base : platform::load_constant(&window.peers[peer].pointer);
   return base ? static_cast<char*>(base) + offset : nullptr;
 }
 

@@ -88,7 +88,8 @@ GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
 }  // namespace impl
 
 template <class Coop>
-GIN_DEVICE Status Context::flush(Coop coop) const {
+GIN_DEVICE Status Context::flush(Coop coop GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) {
@@ -97,15 +98,20 @@ GIN_DEVICE Status Context::flush(Coop coop) const {
   return impl::share(comm_, coop, status);
 }
 
-GIN_DEVICE Ticket Context::flush_async(uint32_t peer) const {
+GIN_DEVICE Ticket Context::flush_async(uint32_t peer GIN_SITE_HERE) const {
+  GIN_CALL(true);
   if (!impl::check_peer(channel(), Operation::flush, peer) || impl::never_native(comm_)) return {{0, 0}, peer, false};
   return Backend::flush_begin(channel(), peer);
 }
 
-GIN_DEVICE bool Context::test(Ticket& ticket) const { return !ticket.native || Backend::flush_done(channel(), ticket); }
+GIN_DEVICE bool Context::test(Ticket& ticket GIN_SITE_HERE) const {
+  GIN_CALL(true);
+  return !ticket.native || Backend::flush_done(channel(), ticket);
+}
 
 template <class Coop>
-GIN_DEVICE Status Context::wait(Coop coop, Ticket ticket) const {
+GIN_DEVICE Status Context::wait(Coop coop, Ticket ticket GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) status = impl::finish(channel(), Operation::flush, ticket);
@@ -113,7 +119,8 @@ GIN_DEVICE Status Context::wait(Coop coop, Ticket ticket) const {
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::fence(Coop coop) const {
+GIN_DEVICE Status Context::fence(Coop coop GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   impl::fence_system();
@@ -131,7 +138,8 @@ GIN_DEVICE Status Context::fence(Coop coop) const {
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::quiet(Coop coop) const {
+GIN_DEVICE Status Context::quiet(Coop coop GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   static_assert(Backend::quiet_supported && sizeof(Coop),
                 "gin: this backend has no quiet; use an ordered signal, or barrier with drain");
   coop.sync();
@@ -146,7 +154,8 @@ GIN_DEVICE Status Context::quiet(Coop coop) const {
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool drain) const {
+GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool drain GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) {

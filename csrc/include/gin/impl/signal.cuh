@@ -43,7 +43,8 @@ GIN_DEVICE Subject subject(Channel channel, Operation operation, uint32_t id) {
 }  // namespace impl
 
 template <class Remote>
-GIN_DEVICE void Context::signal(uint32_t peer, Remote remote) const {
+GIN_DEVICE void Context::signal(uint32_t peer, Remote remote GIN_SITE_HERE) const {
+  GIN_CALL(true);
   const impl::Signal action = impl::to_signal(remote);
   if (action.present && impl::check_peer(channel(), Operation::signal, peer) &&
       impl::check_actions(channel(), Operation::signal, action, impl::no_counter)) {
@@ -51,17 +52,22 @@ GIN_DEVICE void Context::signal(uint32_t peer, Remote remote) const {
   }
 }
 
-GIN_DEVICE uint64_t Context::read(uint32_t id) const {
-  return impl::check_id(channel(), Operation::wait, id, comm_.signals) ? impl::signal_now(channel(), id) : 0;
+GIN_DEVICE uint64_t Context::read(uint32_t id GIN_SITE_HERE) const {
+  GIN_CALL(true);
+  if (!impl::check_id(channel(), Operation::wait, id, comm_.signals)) return 0;
+  const uint64_t value = impl::signal_now(channel(), id);
+  platform::tell(platform::NoteKind::read, Operation::wait, index_, id, 0, value);
+  return value;
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least) const {
-  return wait(coop, id, least, comm_.timeout_ns);
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least GIN_SITE_HERE) const {
+  return wait(coop, id, least, comm_.timeout_ns GIN_SITE_PASS);
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t timeout_ns) const {
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t timeout_ns GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) {
@@ -79,7 +85,9 @@ GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t
 }
 
 template <class Coop>
-GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count) const {
+GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_t* least,
+                                   uint32_t count GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   uint32_t index = count;
@@ -101,7 +109,9 @@ GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::wait_all(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count) const {
+GIN_DEVICE Status Context::wait_all(Coop coop, const uint32_t* ids, const uint64_t* least,
+                                    uint32_t count GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   for (uint32_t i = 0; i < count && status.ok() && coop.leader(); ++i) status = wait(thread, ids[i], least[i]);
@@ -110,7 +120,8 @@ GIN_DEVICE Status Context::wait_all(Coop coop, const uint32_t* ids, const uint64
 
 template <class Coop>
 GIN_DEVICE Status Context::wait_some(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count,
-                                     uint32_t* which, uint32_t* found) const {
+                                     uint32_t* which, uint32_t* found GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   const Found first = wait_any(coop, ids, least, count);
   if (coop.leader()) {
     uint32_t hits = 0;
@@ -132,17 +143,20 @@ GIN_DEVICE uint64_t Context::epoch(uint32_t id) const {
              : 0;
 }
 
-GIN_DEVICE uint64_t Context::reset(uint32_t id) const {
+GIN_DEVICE uint64_t Context::reset(uint32_t id GIN_SITE_HERE) const {
+  GIN_CALL(true);
   if (!impl::check_id(channel(), Operation::wait, id, comm_.signals)) return 0;
   const uint64_t was = impl::signal_now(channel(), id);
   uint64_t* base = &comm_.base[impl::signal_slot(channel(), id)];
   impl::store_relaxed(base, impl::load_relaxed(base) + was);
   impl::store_relaxed(&comm_.epoch[impl::signal_slot(channel(), id)], uint64_t(0));
+  platform::tell(platform::NoteKind::reset, Operation::signal, index_, id, was);
   return was;
 }
 
 template <class Coop>
-GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least) const {
+GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) {
@@ -156,11 +170,13 @@ GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least) 
   return impl::share(comm_, coop, status);
 }
 
-GIN_DEVICE uint64_t Context::read_counter(uint32_t id) const {
+GIN_DEVICE uint64_t Context::read_counter(uint32_t id GIN_SITE_HERE) const {
+  GIN_CALL(true);
   return impl::check_id(channel(), Operation::wait_counter, id, comm_.counters) ? impl::counter_now(channel(), id) : 0;
 }
 
-GIN_DEVICE uint64_t Context::reset_counter(uint32_t id) const {
+GIN_DEVICE uint64_t Context::reset_counter(uint32_t id GIN_SITE_HERE) const {
+  GIN_CALL(true);
   if (!impl::check_id(channel(), Operation::wait_counter, id, comm_.counters)) return 0;
   const uint64_t was = impl::counter_now(channel(), id);
   uint64_t* base = &comm_.counter_base[impl::counter_slot(channel(), id)];

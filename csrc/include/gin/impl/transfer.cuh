@@ -40,7 +40,8 @@ GIN_DEVICE void put_direct(Channel channel, Coop coop, uint32_t peer, void* to, 
 
 template <class Coop, class Remote, class Local>
 GIN_DEVICE void Context::put(Coop coop, uint32_t peer, const Window& dst, uint64_t dst_offset, const Window& src,
-                             uint64_t src_offset, uint64_t bytes, Remote remote, Local local) const {
+                             uint64_t src_offset, uint64_t bytes, Remote remote, Local local GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   const impl::Signal signal = impl::to_signal(remote);
   const uint32_t counter = impl::to_counter(local);
   coop.sync();
@@ -60,7 +61,9 @@ GIN_DEVICE void Context::put(Coop coop, uint32_t peer, const Window& dst, uint64
 }
 
 template <class T, class Remote>
-GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t offset, T value, Remote remote) const {
+GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t offset, T value,
+                                   Remote remote GIN_SITE_HERE) const {
+  GIN_CALL(true);
   static_assert(sizeof(T) <= 8, "gin: put_value takes up to 8 bytes; put takes more");
   static_assert(__is_trivially_copyable(T), "gin: put_value copies bytes");
   const impl::Signal signal = impl::to_signal(remote);
@@ -82,7 +85,8 @@ GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t of
 
 template <class Coop>
 GIN_DEVICE void Context::get(Coop coop, uint32_t peer, const Window& src, uint64_t src_offset, const Window& dst,
-                             uint64_t dst_offset, uint64_t bytes) const {
+                             uint64_t dst_offset, uint64_t bytes GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   if (bytes && impl::check_transfer(channel(), Operation::get, peer, src, src_offset, dst, dst_offset, bytes)) {
     if (const void* from = impl::direct_pointer(channel(), src, src_offset, peer)) {
@@ -102,7 +106,8 @@ GIN_DEVICE void Context::get(Coop coop, uint32_t peer, const Window& src, uint64
 template <class Coop, class Remote>
 GIN_DEVICE void Context::iput(Coop coop, uint32_t peer, const Window& dst, uint64_t dst_offset, uint64_t dst_stride,
                               const Window& src, uint64_t src_offset, uint64_t src_stride, uint64_t element,
-                              uint64_t count, Remote remote) const {
+                              uint64_t count, Remote remote GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   for (uint64_t i = coop.rank(); i < count; i += coop.size()) {
     put(thread, peer, dst, dst_offset + i * dst_stride, src, src_offset + i * src_stride, element);
@@ -119,7 +124,8 @@ GIN_DEVICE void Context::iput(Coop coop, uint32_t peer, const Window& dst, uint6
 template <class Coop>
 GIN_DEVICE void Context::iget(Coop coop, uint32_t peer, const Window& src, uint64_t src_offset, uint64_t src_stride,
                               const Window& dst, uint64_t dst_offset, uint64_t dst_stride, uint64_t element,
-                              uint64_t count) const {
+                              uint64_t count GIN_SITE_HERE) const {
+  GIN_CALL(coop.leader());
   coop.sync();
   for (uint64_t i = coop.rank(); i < count; i += coop.size()) {
     get(thread, peer, src, src_offset + i * src_stride, dst, dst_offset + i * dst_stride, element);

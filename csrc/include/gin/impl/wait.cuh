@@ -2,9 +2,14 @@
 #pragma once
 
 #include "../platform/platform.cuh"
+#include "../platform/sim.cuh"
 #include "failure.cuh"
 
 namespace gin::impl {
+
+GIN_DEVICE void met(Subject subject, uint64_t least, uint64_t value) {
+  platform::tell(platform::NoteKind::wait_met, subject.operation, subject.context, subject.id, least, value);
+}
 
 // Polls `seen()` until it returns at least `least`, the deadline passes (timeout_ns, 0 for none) or the job fails. Called by
 // one thread; says nothing to the rest of its group.
@@ -13,7 +18,11 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
   const bool over = failed(comm);  // looked up while the first look at the word is under way
   uint64_t value = seen();
   if (over) return failure(comm);
-  if (value >= least) return {};
+  if (value >= least) {
+    met(subject, least, value);
+    return {};
+  }
+  platform::tell(platform::NoteKind::wait_begins, subject.operation, subject.context, subject.id, least, timeout_ns);
   platform::Waiting waiting(subject.operation, subject.id, least);
   uint64_t start = 0;
   for (uint32_t polls = 1; value < least; ++polls) {
@@ -22,6 +31,7 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
       const uint64_t now = platform::clock_ns();
       if (!start) start = now;
       if (now - start > timeout_ns) {
+        platform::tell(platform::NoteKind::wait_fails, subject.operation, subject.context, subject.id, least, value);
         platform::overdue();
         return fail(comm, Code::timeout, subject, least, value, timeout_ns);
       }
@@ -29,6 +39,7 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
     waiting.poll();
     value = seen();
   }
+  met(subject, least, value);
   return {};
 }
 

@@ -7,10 +7,21 @@
 
 namespace gin::platform {
 
-// A wait in progress.
-struct Waiting {
-  GIN_DEVICE Waiting(Operation, uint32_t, uint64_t) {}
-  GIN_DEVICE void poll() const {}
+// A wait in progress. Long ones look less often: thousands of looks at one word keep its writer from writing it, above all
+// across PCIe, where the words of flush and quiet lie. Short ones, whose latency counts, are not delayed.
+class Waiting {
+ public:
+  GIN_DEVICE Waiting(Operation operation, uint32_t, uint64_t)
+      : far_(operation != Operation::wait && operation != Operation::barrier) {}
+
+  GIN_DEVICE void poll() {
+    constexpr uint32_t eager_near = 128, eager_far = 16;  // looks, of half a microsecond and of one
+    if (++looks_ > (far_ ? eager_far : eager_near)) __nanosleep(far_ ? 4000 : 500);
+  }
+
+ private:
+  const bool far_;
+  uint32_t looks_ = 0;
 };
 
 GIN_DEVICE uint64_t clock_ns() {
@@ -23,11 +34,25 @@ GIN_DEVICE void overdue() {}
 
 constexpr uint32_t polls_per_clock = 64, polls_per_failure = 16;
 
+// What the host wrote before the kernel and nobody writes while it runs. The compiler may keep it in a register across
+// acquires, each of which would otherwise cost a way to the second-level cache.
+template <class T>
+GIN_DEVICE T load_constant(const T* from) {
+  static_assert(sizeof(T) % 8 == 0 && alignof(T) >= 8, "gin: in words of 8 bytes");
+  unsigned long long words[sizeof(T) / 8];
+#pragma unroll
+  for (uint32_t i = 0; i < sizeof(T) / 8; ++i) words[i] = __ldg(reinterpret_cast<const unsigned long long*>(from) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
 namespace detail {
 
 template <class T, class Coop>
 GIN_DEVICE uint64_t copy_units(Coop coop, char* to, const char* from, uint64_t bytes) {
-  constexpr uint32_t unroll = 4;  // loads in flight per thread before the first store
+  constexpr uint32_t unroll =
+      8;  // loads in flight per thread before the first store: 256 threads then fill an SM's link
   const uint64_t units = bytes / sizeof(T), step = uint64_t(coop.size());
   const T* source = reinterpret_cast<const T*>(from);
   T* target = reinterpret_cast<T*>(to);

@@ -11,9 +11,22 @@ namespace gin::platform {
 // A wait in progress, which a report of where the kernel's threads stand names. poll() lets other threads run.
 class Waiting : public host::Waiting {
  public:
+#if defined(GIN_SIM)
+  GIN_DEVICE Waiting(Operation operation, uint32_t id, uint64_t least)
+      : host::Waiting(text(operation), id, least, site().file, site().line) {}
+#else
   GIN_DEVICE Waiting(Operation operation, uint32_t id, uint64_t least) : host::Waiting(text(operation), id, least) {}
+#endif
 
  private:
+#if defined(GIN_SIM)
+  // The simulator's kernels know where their operations are called.
+  GIN_DEVICE static host::Call site() {
+    const host::Call* call = host::self()->call;
+    return call ? *call : host::Call{__FILE__, __LINE__, false};
+  }
+#endif
+
   GIN_DEVICE static const char* text(Operation operation) {
     switch (operation) {
       case Operation::wait:
@@ -40,8 +53,18 @@ GIN_DEVICE uint64_t clock_ns() { return host::clock_ns(); }
 // of the story.
 GIN_DEVICE void overdue() { host::capture(); }
 
-// How many looks pass between two looks at the clock or at the failure word.
+// What the host wrote before the kernel and nobody writes while it runs.
+template <class T>
+GIN_DEVICE T load_constant(const T* from) {
+  return *from;
+}
+
+// How many looks pass between two looks at the clock or at the failure word. In the simulator, looks are few.
+#if defined(GIN_SIM)
+constexpr uint32_t polls_per_clock = 1, polls_per_failure = 1;
+#else
 constexpr uint32_t polls_per_clock = 64, polls_per_failure = 1;
+#endif
 
 // One thread copies for the group: its fibers share an OS thread, and the C library's copy is the fastest one there is.
 template <class Coop>
