@@ -1,7 +1,9 @@
 """Halo exchange: a heat equation on a rod cut into one piece per rank, checked against the uncut rod.
 
 The kernel runs all time steps by itself. Each step sends the piece's two ends into the neighbours' halo cells and computes
-when theirs have come; halos alternate between two places, so a fast neighbour never overwrites what is still being read.
+when theirs have come; halos alternate between two places, so a fast neighbour never overwrites what is still being read. The
+signals alternate with them: a neighbour may send step s + 1 before its step s has arrived, and one signal counted up over all
+steps would not say which of the two had.
 
     gin run -n 4 examples/halo.py
 """
@@ -13,22 +15,25 @@ import gin
 SOURCE = r"""
 #include <gin/gin.cuh>
 
-// `rod` holds two copies of [left halo | cells | right halo]; signal 0 counts what came from the left, 1 from the right.
+// `rod` holds two copies of [left halo | cells | right halo], of even and of odd steps; signals 0 and 1 count what came from the
+// left in even and in odd steps, 2 and 3 what came from the right.
 extern "C" __global__ void heat(gin::Comm comm, gin::Window rod, int cells, int steps) {
   gin::Context net(comm);
   const int row = cells + 2, rank = net.rank(), last = net.size() - 1;
-  const unsigned long long from_left = net.epoch(0), from_right = net.epoch(1);
+  unsigned long long expected[4];
+  for (int id = 0; id < 4; ++id) expected[id] = net.epoch(id);
   double* data = static_cast<double*>(rod.local());
   for (int step = 0; step < steps; ++step) {
-    double* now = data + (step % 2) * row;
-    double* next = data + ((step + 1) % 2) * row;
+    const unsigned odd = step % 2, left = odd, right = 2 + odd;
+    double* now = data + odd * row;
+    double* next = data + (1 - odd) * row;
     if (threadIdx.x == 0) {
-      const unsigned long long at = (step % 2) * row * sizeof(double);
-      if (rank > 0) net.put_value(rank - 1, rod, at + (cells + 1) * sizeof(double), now[1], gin::signal_inc{1});
-      if (rank < last) net.put_value(rank + 1, rod, at, now[cells], gin::signal_inc{0});
+      const unsigned long long at = odd * row * sizeof(double);
+      if (rank > 0) net.put_value(rank - 1, rod, at + (cells + 1) * sizeof(double), now[1], gin::signal_inc{right});
+      if (rank < last) net.put_value(rank + 1, rod, at, now[cells], gin::signal_inc{left});
     }
-    if (rank > 0 && !net.wait(gin::block, 0, from_left + step + 1).ok()) return;
-    if (rank < last && !net.wait(gin::block, 1, from_right + step + 1).ok()) return;
+    if (rank > 0 && !net.wait(gin::block, left, ++expected[left]).ok()) return;
+    if (rank < last && !net.wait(gin::block, right, ++expected[right]).ok()) return;
     for (int i = 1 + threadIdx.x; i <= cells; i += blockDim.x) {
       const bool end = (rank == 0 && i == 1) || (rank == last && i == cells);  // the rod's ends keep their temperature
       next[i] = end ? now[i] : now[i] + 0.25 * (now[i - 1] - 2 * now[i] + now[i + 1]);

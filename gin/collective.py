@@ -20,7 +20,7 @@ class Store(Protocol):
 
     def fail(self, reason: str) -> None: ...
 
-    def close(self, timeout: float | None = None) -> None: ...
+    def close(self, timeout: float = 30.0) -> None: ...
 
 
 class Exchange:
@@ -47,6 +47,10 @@ class Exchange:
             if "error" in answer:
                 raise RemoteError(f"{tag}: rank {rank} failed: {answer['error']}", record={"rank": rank})
         return [answer["value"] for answer in answers]
+
+    def reduce(self, tag: str, make: Callable[[], Any], combine: Callable[[list[Any]], Any]) -> Any:
+        """`combine` of every rank's `make()`, which is the same on every rank. Collective; raises as `gather` does."""
+        return combine(self.gather(tag, make))
 
     def agree(self, tag: str, step: Callable[[], Any]) -> None:
         """Takes a step on every rank; returns when all have. Collective."""

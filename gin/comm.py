@@ -20,6 +20,7 @@ from gin.failure import Story, exception
 from gin.kernel import Kernel
 from gin.platforms import open_platform
 from gin.rendezvous import join
+from gin.sim import simulated, simulated_defaults
 from gin.window import Window
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def init(
     """Opens a communicator over all ranks of the job. Collective: every rank calls it, with equal settings.
 
     backend    nvshmem, nccl_gin, ibrc_proxy or auto
-    platform   host or auto
+    platform   host, cuda, sim or auto
     wire       shm, verbs, null or auto: what proxies and emulated libraries post to
     route      direct (load and store), native (the backend's own operations), or auto: direct where it exists
     rank, size this rank and how many there are, together; otherwise bootstrap, GIN_RANK and GIN_SIZE, or the launcher
@@ -70,13 +71,19 @@ def init(
 
 def _choose(config: Config) -> Config:
     """Settles what was left to detection. Raises UnsupportedError for what this machine cannot do."""
-    found = {}
+    found: dict[str, Any] = {}
     if config.platform == "auto":
-        found["platform"] = "host"
+        found["platform"] = "sim" if simulated() else "host"
     platform = found.get("platform", config.platform)
+    if simulated() and platform != "sim":
+        raise UnsupportedError(
+            f"this rank is simulated: platform {platform} ({config.origin('platform')}) cannot run here"
+        )
     if config.backend == "auto":
         found["backend"] = "ibrc_proxy"
-    wires = ["cuda", "null"] if platform == "cuda" else ["shm", "null", "verbs"]
+    if platform == "sim":
+        found |= simulated_defaults(config)
+    wires = {"cuda": ["cuda", "null"], "sim": ["sim"]}.get(platform, ["shm", "null", "verbs"])
     if config.wire == "auto":
         found["wire"] = wires[0]
     elif config.wire not in wires:
@@ -98,14 +105,14 @@ class Comm:
         self.size: int = store.size
         self.capabilities: Capabilities = backends.capabilities(config.backend)
         self._store = store
-        self._exchange = Exchange(store, self.rank)
+        self._exchange: Exchange = store.exchange()
         self._windows = 0
         self._flights: list[Any] = []  # what launches that were not waited for hold on to
         self._error: BaseException | None = None
         self._closed = False
         self._process = os.getpid()
         self._arrays_used = False
-        check_agreement(self._exchange.gather("settings", config.agreement))
+        self._exchange.reduce("settings", config.agreement, check_agreement)
         with contextlib.ExitStack() as undo:
             kind = backends.load(config.backend, config.platform)
             local_size = store.ranks.local_size
@@ -247,8 +254,8 @@ class Comm:
         self._windows += 1
         return f"{what} {self._windows}"
 
-    def _require_route(self) -> list[bool]:
-        """Whether each rank's memory is loaded and stored. Raises UnsupportedError when it should be and cannot."""
+    def _require_route(self) -> bytes:
+        """Whether (0 or 1) each rank's memory is loaded and stored. Raises UnsupportedError when it should be and cannot."""
         reachable = [bool(row[0]) for row in self._backend.control.peers]
         if self.config.route == "direct" and not all(reachable):
             far = [rank for rank, near in enumerate(reachable) if not near]
@@ -256,9 +263,9 @@ class Comm:
                 f"route=direct, but rank {self.rank} cannot load and store the memory of {format_ranks(far)}; "
                 "use route=auto"
             )
-        everywhere = self._exchange.gather("routes", lambda: all(reachable))
-        self._all_direct = all(everywhere) and self.config.route != "native"
-        return [near and self.config.route != "native" for near in reachable]
+        everywhere = self._exchange.reduce("routes", lambda: all(reachable), all)
+        self._all_direct = everywhere and self.config.route != "native"
+        return bytes(near and self.config.route != "native" for near in reachable)
 
     def _pod(self) -> bytes:
         """gin::Comm for the next launch."""

@@ -165,9 +165,13 @@ def test_unknown_names() -> None:
         config_from(Path("/"), environment={"GIN_RANK": "0", "GIN_MODE": "release", "GIN_TEST_X": "1", "GIN_WIRE": ""})
 
 
-def test_the_simulator_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="sim"):
-        config_from(Path("/"), {"platform": "sim"})
+def test_settings_of_the_simulator() -> None:
+    config = config_from(
+        Path("/"), {"platform": "sim", "seed": 7}, {"GIN_POLICY": "pct", "GIN_FAULTS": "dead", "GIN_MODEL": "none"}
+    )
+    assert (config.platform, config.seed, config.policy, config.faults, config.model) == ("sim", 7, "pct", "dead", None)
+    with pytest.raises(ConfigError, match=r"policy.*random, pct"):
+        config_from(Path("/"), {"policy": "lucky"})
 
 
 def test_secrets_are_not_shown() -> None:

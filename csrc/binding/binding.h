@@ -11,6 +11,7 @@ void register_memory(nanobind::module_& m);
 void register_proxy(nanobind::module_& m);
 void register_comm(nanobind::module_& m);
 void register_emulation(nanobind::module_& m);
+void register_sim(nanobind::module_& m);
 void register_baseline(nanobind::module_& m);
 
 }  // namespace gin::binding

@@ -1,7 +1,9 @@
 // The emulated libraries' state: a card on a wire, and what NVSHMEM's and NCCL's device code finds behind its handles.
 #include <nanobind/stl/vector.h>
+#include <sys/mman.h>
 
 #include <memory>
+#include <new>
 
 #include "binding/binding.h"
 #include "emulation/include/card.h"
@@ -89,6 +91,23 @@ class Nvshmem {
   emulation::Nvshmem state_{};
 };
 
+// Zeroed words that take memory where they are used: most ranks of a large job talk to few peers.
+class Pages {
+ public:
+  explicit Pages(uint64_t words) : bytes_(words * sizeof(uint64_t)) {
+    memory_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Pages() { munmap(memory_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  uint64_t* data() const { return static_cast<uint64_t*>(memory_); }
+
+ private:
+  uint64_t bytes_;
+  void* memory_;
+};
+
 class Nccl {
  public:
   Nccl(wire::Fabric& fabric, const nb::dict& fields, uint32_t counters, uint32_t near_first, uint32_t near_size)
@@ -130,7 +149,8 @@ class Nccl {
 
   Setup setup_;
   Nic nic_;
-  std::vector<uint64_t> counters_, settles_;
+  std::vector<uint64_t> counters_;
+  Pages settles_;
   Card card_;
   uint32_t near_first_;
   ncclWindow_vidmem control_;

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "binding/binding.h"
+#include "binding/launch.h"
 #include "error.h"
 #include "host/arena.h"
-#include "host/module.h"
 #include "host/stream.h"
 
 namespace nb = nanobind;
@@ -22,14 +22,6 @@ using namespace nb::literals;
 
 namespace gin::binding {
 namespace {
-
-// A launch owns its module until the kernel has ended, on a thread without the interpreter: that ownership must not be
-// Python's.
-struct Module {
-  explicit Module(const std::string& path) : loaded(std::make_shared<const host::Module>(path)) {}
-
-  std::shared_ptr<const host::Module> loaded;
-};
 
 struct Stream : host::Stream {
   using host::Stream::Stream;
@@ -40,7 +32,6 @@ struct Stream : host::Stream {
 };
 
 using Clock = std::chrono::steady_clock;
-using Dim = std::tuple<int64_t, int64_t, int64_t>;
 
 constexpr auto signal_interval = std::chrono::milliseconds(50);
 
@@ -68,17 +59,7 @@ host::Index3 index(const char* what, const Dim& d) {
 
 void launch(Stream& stream, const Module& module, const std::vector<nb::bytes>& args, const Dim& grid, const Dim& block,
             int64_t shared, uint64_t library, std::string name) {
-  std::vector<std::string> bytes;
-  for (const nb::bytes& a : args) bytes.emplace_back(a.c_str(), a.size());
-  host::Launch l;
-  l.arguments = host::Arguments(*module.loaded, bytes);
-  l.module = module.loaded;
-  l.name = std::move(name);
-  l.grid = index("grid", grid);
-  l.block = index("block", block);
-  l.shared = number("shared", shared);
-  l.library = reinterpret_cast<void*>(library);
-  stream.launch(std::move(l));
+  stream.launch(make_launch(module, args, grid, block, shared, library, std::move(name)));
 }
 
 // Waits without the interpreter, which gets to handle signals in between. False when the time is up first.
@@ -127,6 +108,21 @@ void close(Stream& stream, double seconds) {
 }
 
 }  // namespace
+
+host::Launch make_launch(const Module& module, const std::vector<nb::bytes>& args, const Dim& grid, const Dim& block,
+                         int64_t shared, uint64_t library, std::string name) {
+  std::vector<std::string> bytes;
+  for (const nb::bytes& a : args) bytes.emplace_back(a.c_str(), a.size());
+  host::Launch l;
+  l.arguments = host::Arguments(*module.loaded, bytes);
+  l.module = module.loaded;
+  l.name = std::move(name);
+  l.grid = index("grid", grid);
+  l.block = index("block", block);
+  l.shared = number("shared", shared);
+  l.library = reinterpret_cast<void*>(library);
+  return l;
+}
 
 void register_host(nb::module_& m) {
   using Release = nb::call_guard<nb::gil_scoped_release>;

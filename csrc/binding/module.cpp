@@ -10,5 +10,6 @@ NB_MODULE(_core, m) {
   gin::binding::register_proxy(m);
   gin::binding::register_comm(m);
   gin::binding::register_emulation(m);
+  gin::binding::register_sim(m);
   gin::binding::register_baseline(m);
 }

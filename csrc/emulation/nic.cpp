@@ -1,5 +1,7 @@
 #include "emulation/nic.h"
 
+#include <cstring>
+
 #include "proxy/record.h"
 
 namespace gin::emulation {
@@ -29,7 +31,7 @@ Operation operation_of(wire::Verb verb) {
 Nic::Nic(wire::Fabric& fabric, uint32_t contexts, Record* record) : streams_(contexts), record_(record) {
   for (Stream& stream : streams_) {
     stream.endpoint = fabric.endpoint();
-    stream.slots.resize(64);
+    stream.slots.resize(8);
   }
 }
 
@@ -48,13 +50,35 @@ uint64_t Nic::post(const wire::Request& request, uint64_t* counter) {
   const uint64_t number = stream.issued + 1;
   wire::Request numbered = request;
   numbered.token = number;
-  stream.slots[number & (stream.slots.size() - 1)] = {counter, operation_of(request.verb), false};
+  Answer* answer = nullptr;
+  if (request.verb == wire::Verb::atomic && request.local_region == wire::local_address)
+    answer = take_answer(stream, numbered);
+  stream.slots[number & (stream.slots.size() - 1)] = {counter, answer, operation_of(request.verb), false};
   if (stream.endpoint->post(&numbered, 1) == 0) {
+    if (answer) stream.free_answers.push_back(answer);
     progress(request.context);
     return 0;
   }
   stream.issued = number;
   return number;
+}
+
+Nic::Answer* Nic::take_answer(Stream& stream, wire::Request& request) {
+  if (stream.free_answers.empty()) {
+    stream.answers.emplace_back();
+    stream.free_answers.push_back(&stream.answers.back());
+  }
+  Answer* answer = stream.free_answers.back();
+  stream.free_answers.pop_back();
+  answer->to = reinterpret_cast<void*>(request.local_offset);
+  answer->bytes = request.bytes;
+  request.local_offset = reinterpret_cast<uint64_t>(&answer->value);
+  return answer;
+}
+
+void Nic::pass_on(Stream& stream, Answer& answer, bool ok) {
+  if (ok && !proxy::has_failed(*record_)) std::memcpy(answer.to, &answer.value, answer.bytes);
+  stream.free_answers.push_back(&answer);
 }
 
 void Nic::complete(uint32_t context, Stream& stream, const wire::Completion& completion) {
@@ -70,6 +94,7 @@ void Nic::complete(uint32_t context, Stream& stream, const wire::Completion& com
   }
   Slot& slot = stream.slots[completion.token & (stream.slots.size() - 1)];
   slot.done = true;
+  if (slot.answer) pass_on(stream, *slot.answer, completion.code == Code::ok);
   if (completion.code != Code::ok) {
     proxy::Failure failure;
     failure.code = completion.code;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -28,8 +29,16 @@ class Nic {
   void overdue(uint32_t context, Operation operation, uint64_t timeout_ns);
 
  private:
+  // Where an atomic's old value goes: the wire writes to the card, which passes it on while the job is well. Otherwise the
+  // thread that asked may have gone, and its stack with it.
+  struct Answer {
+    uint64_t value = 0;
+    void* to = nullptr;
+    uint64_t bytes = 0;
+  };
   struct Slot {
     uint64_t* counter;
+    Answer* answer;
     Operation operation;
     bool done;
   };
@@ -37,8 +46,12 @@ class Nic {
     std::unique_ptr<wire::Endpoint> endpoint;
     std::vector<Slot> slots;  // of the operations retired + 1 to issued; a power of two of them
     uint64_t issued = 0, retired = 0;
+    std::deque<Answer> answers;
+    std::vector<Answer*> free_answers;
   };
 
+  static Answer* take_answer(Stream& stream, wire::Request& request);
+  void pass_on(Stream& stream, Answer& answer, bool ok);
   void complete(uint32_t context, Stream& stream, const wire::Completion& completion);
 
   std::vector<Stream> streams_;

@@ -74,10 +74,12 @@ std::string Scheduler::block_report(const BlockState& block, const std::set<cons
       add("have ended", rank);
     } else if (at_barrier.count(t)) {
       add("at " + site(t), rank);
+    } else if (t->what && t->polling) {
+      add("waiting in " + site(t), rank);
     } else if (runnable.count(t)) {
-      add(t->what && t->polling ? "waiting in " + site(t) : "can run", rank);
+      add("can run", rank);
     } else if (t == current_) {
-      add(t->what && t->polling ? "waiting in " + site(t) : "running", rank);
+      add("running", rank);
     } else if (t->what) {
       add("at " + std::string(t->what) + " for lanes " + mask_text(t->mask) + " (" + t->file + ":" +
               std::to_string(t->line) + ")",
@@ -106,6 +108,9 @@ std::string Scheduler::report() const {
   constexpr size_t most = 16;
   std::set<const Thread*> runnable;
   for (const Thread* t = head_; t; t = t->next) runnable.insert(t);
+  for (uint32_t slot = 0; slot < ready_.size(); ++slot) {
+    if (ready_[slot]) runnable.insert(arena_.thread(slot));
+  }
   std::map<std::string, std::vector<const BlockState*>> groups;
   std::vector<std::string> order;
   for (const auto& block : resident_) {

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* unreachable_barrier = "a barrier that not all threads of the block reach";
 
 // The next index in the order x, y, z.
-void step(Index3& index, const Index3& size) {
+void advance(Index3& index, const Index3& size) {
   if (++index.x < size.x) return;
   index.x = 0;
   if (++index.y < size.y) return;
@@ -60,10 +60,13 @@ const Services Scheduler::services_ = {
           if (s.captured_.empty()) s.captured_ = s.report();
         },
     .tls_address = [](void* index) { return __tls_get_addr(index); },
+    .note = [](Thread*, const Note&) {},
 };
 
-Scheduler::Scheduler(Hooks& hooks, uint32_t max_threads)
-    : hooks_(hooks), capacity_(max_threads && max_threads < Arena::slots ? max_threads : Arena::slots) {
+Scheduler::Scheduler(Hooks& hooks, uint32_t max_threads, bool stepped)
+    : hooks_(hooks),
+      capacity_(max_threads && max_threads < Arena::slots ? max_threads : Arena::slots),
+      stepped_(stepped) {
   if (capacity_ < 1024) capacity_ = 1024;  // a block is always resident whole
 #ifdef GIN_TSAN
   main_shadow_.fiber = __tsan_get_current_fiber();
@@ -130,14 +133,16 @@ bool Scheduler::resume() {
     failure_ = "deadlock: no thread can go on";
     current_ = nullptr;
   }
-  if (!failure_.empty()) {
-    std::string text = "kernel " + launch_->name + ": " + failure_ + "\n" + report();
-    reset();
-    throw Error(Error::Kind::kernel, text);
-  }
+  if (!failure_.empty()) throw_failure();
   launch_ = nullptr;
   current_ = nullptr;
   return true;
+}
+
+void Scheduler::throw_failure() {
+  std::string text = "kernel " + launch_->name + ": " + failure_ + "\n" + report();
+  reset();
+  throw Error(Error::Kind::kernel, text);
 }
 
 void Scheduler::stop() { reset(); }
@@ -153,6 +158,7 @@ void Scheduler::reset() {
   partial_ = nullptr;
   head_ = tail_ = current_ = nullptr;
   queued_ = 0;
+  ready_.assign(ready_.size(), 0);
   free_ = nullptr;
   for (uint32_t slot = arena_.used(); slot-- > 0;) {
     Thread* t = arena_.thread(slot);
@@ -268,13 +274,14 @@ void Scheduler::start_block() noexcept {
       b.warps[i].groups = 0;
       std::memset(b.warps[i].lanes, 0, sizeof b.warps[i].lanes);
     }
+    b.stalled = 0;
     b.position = resident_.size();
     resident_.push_back(std::move(spare_.back()));
     spare_.pop_back();
     partial_ = &b;
     resident_threads_ += b.threads;
     ++next_block_;
-    step(next_index_, l.grid);
+    advance(next_index_, l.grid);
     streak_ = 0;
   } catch (...) {
     error_ = std::current_exception();
@@ -309,7 +316,7 @@ Thread* Scheduler::take_stack() {
     shadows_.emplace_back();
     arena_.grow();
     Thread* t = arena_.thread(arena_.used() - 1);
-    t->services = &services_;
+    t->services = stepped_ ? &stepped_services_ : &services_;
     t->scheduler = this;
     t->stack = nullptr;
     return t;
@@ -343,10 +350,11 @@ void Scheduler::assign(Thread* t) {
   t->block = &b;
   t->shared = b.image;
   t->what = nullptr;
+  t->call = nullptr;
   t->atomics = 0;
   t->fresh = t->polling = 0;
   b.warps[t->rank / warp_size].lanes[t->rank % warp_size] = t;
-  step(b.cursor, b.size);
+  advance(b.cursor, b.size);
   if (b.started == b.threads) partial_ = nullptr;
   streak_ = 0;
 }
@@ -370,6 +378,13 @@ void Scheduler::finish(Thread* t) {
   } else if (b.waiting && b.waiting + b.ended == b.threads) {
     fail(b.first, unreachable_barrier);
     leave(t);
+  }
+  if (stepped_) {
+    step_ = Step::ended;
+    t->next = free_;
+    free_ = t;
+    leave(t);
+    return;
   }
   if (must_stop()) leave(t);
   if (!partial_ && !head_ && startable()) start_block();
@@ -429,6 +444,11 @@ Thread* Scheduler::next() noexcept {
 }
 
 void Scheduler::suspend(Thread* t) {
+  if (stepped_) {
+    step_ = Step::blocked;
+    leave(t);
+    return;
+  }
   Thread* n = next();
   if (!n) {
     leave(t);

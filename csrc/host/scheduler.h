@@ -4,6 +4,9 @@
 // when every thread that runs only polls, or none is left, so kernels that do not synchronise use one stack. Threads that
 // wait at a barrier or in a warp operation are not in the run queue, and an empty queue with unfinished threads is a
 // deadlock, which ends the launch with a report of where they stand.
+//
+// A stepped scheduler leaves all choices to its caller: which thread runs until it next polls, passes or blocks, and when
+// the next block is started.
 #pragma once
 
 #include <atomic>
@@ -34,6 +37,16 @@ class Hooks {
   virtual void pass(uint32_t round) = 0;
   // After Scheduler::interrupt. True stops the launch.
   virtual bool interrupted(Scheduler& scheduler) = 0;
+  // What a kernel compiled for the simulator tells; a stepped scheduler's only. True ends the thread's step.
+  virtual bool note(Thread*, const Note&) { return false; }
+};
+
+// How a thread's step has ended.
+enum class Step : uint8_t {
+  polled,   // a wait looked in vain; it can run again
+  passed,   // it gave others their turn; it can run again
+  blocked,  // at a barrier or in a warp operation
+  ended,
 };
 
 // Threads of one warp that wait for the same mask.
@@ -58,6 +71,7 @@ struct BlockState : Block {
   Index3 cursor;  // of the thread to be started next
   char* image;    // shared memory, nullptr when the launch has none
   size_t position;
+  uint64_t stalled;  // for the caller of a stepped scheduler; 0 at first
   uint32_t warp_count;
   std::unique_ptr<Warp[]> warps;
 };
@@ -65,7 +79,7 @@ struct BlockState : Block {
 class Scheduler {
  public:
   // At most `max_threads` are resident at once (0: as many as there are stacks).
-  explicit Scheduler(Hooks& hooks, uint32_t max_threads = 0);
+  explicit Scheduler(Hooks& hooks, uint32_t max_threads = 0, bool stepped = false);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -77,6 +91,24 @@ class Scheduler {
   bool resume();
   // Ends the launch where it is. Not from within resume().
   void stop();
+
+  // -- stepped: instead of resume(). An error ends the launch and is thrown.
+
+  // Whether there is a block to start, and room for it.
+  bool can_start_block() const { return startable(); }
+  // Starts the next block; its threads are ready.
+  void begin_block();
+  // The next of the threads that have become able to run since they were asked for; nullptr for none.
+  Thread* take_ready();
+  // Runs a thread that is able to.
+  Step step(Thread* t);
+  // Ends the launch with an error: no thread is able to run.
+  [[noreturn]] void deadlock();
+  // Forgets the launch when all its blocks have ended; whether they have.
+  bool finished();
+  // A number of the thread below `threads_made()`, its own as long as it lives.
+  uint32_t number(const Thread* t) const { return arena_.slot(t); }
+  uint32_t threads_made() const { return arena_.used(); }
 
   // Has Hooks::interrupted called at the next poll or barrier. From any thread.
   void interrupt() { interrupted_.store(true, std::memory_order_relaxed); }
@@ -92,7 +124,7 @@ class Scheduler {
   const char* kernel_name() const { return launch_ ? launch_->name.c_str() : ""; }
 
  private:
-  static const Services services_;
+  static const Services services_, stepped_services_;
   static Scheduler& of(Thread* t) { return *static_cast<Scheduler*>(t->scheduler); }
 
   // what kernels call
@@ -100,6 +132,8 @@ class Scheduler {
   uint32_t barrier(Thread* t, BarrierOp op, uint32_t value);
   uint64_t warp(Thread* t, WarpOp op, uint32_t mask, uint64_t value, uint32_t source);
   void fail(const Thread* t, const std::string& what);
+  void give_turn(Thread* t, Step step);
+  [[noreturn]] void throw_failure();
 
   // warps
   void complete(Warp& warp, uint32_t group, const Thread* running);
@@ -138,6 +172,9 @@ class Scheduler {
   Hooks& hooks_;
   Arena arena_;
   uint32_t capacity_;
+  const bool stepped_;
+  Step step_ = Step::passed;
+  std::vector<uint8_t> ready_;  // stepped: by slot, whether the thread is able to run
   std::atomic<bool> interrupted_{false};
 
   // the launch

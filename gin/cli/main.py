@@ -19,8 +19,13 @@ USAGE, UNAVAILABLE, TIMED_OUT = 2, 3, 4
 
 # Command -> what it does. Each is `command` in the module of its name.
 _COMMANDS = {
+    "check": "Run a program under adversarial delivery, seed after seed.",
     "bench": "Sweep latency, bandwidth and rate of the backends, side by side.",
+    "compare": "Compare results row by row, as ratios; fail past thresholds.",
+    "completion": "Print what makes a shell complete gin's commands.",
+    "conformance": "Check the contract, case by case, on any backend.",
     "info": "Say what was found here, and which backend would run.",
+    "report": "Show results as one HTML file that people look at.",
     "run": "Start a program as several ranks on this machine.",
 }
 

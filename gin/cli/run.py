@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 
 import click
 
-from gin.config import parse_duration
+from gin.config import Config, parse_duration
 from gin.launch.run import run
 
 __all__ = ["command"]
@@ -64,6 +65,9 @@ def command(
       GIN_BACKEND=nccl_gin gin run -n 4 -m package.module
       gin run -n 2 ./a_compiled_program
     """
+    if Config.from_sources().platform == "sim":
+        words = _simulated_command_line(ranks, module, program, label)
+        context.exit(run(1, words, timeout=timeout, grace=grace))
     context.exit(run(ranks, _command_line(module, program), timeout=timeout, grace=grace, label=label))
 
 
@@ -82,3 +86,25 @@ def _command_line(module: str | None, program: tuple[str, ...]) -> list[str]:
         hint = " (for a script in the current folder: ./" + name + ")" if os.path.isfile(name) else ""
         raise click.UsageError(f"{name!r} is no program that can be executed{hint}.")
     return list(program)
+
+
+def _simulated_command_line(ranks: int, module: str | None, program: tuple[str, ...], label: bool) -> list[str]:
+    """The command that runs all ranks in one process, in the simulator."""
+    words = [sys.executable, "-m", "gin.sim", "-n", str(ranks), *(["--label"] if label else [])]
+    if module is not None:
+        return [*words, "-m", module, *program]
+    command = _command_line(None, program)
+    if command[0] != sys.executable:
+        found = shutil.which(program[0]) or program[0]
+        if not _is_python(found):
+            raise click.UsageError(f"{program[0]!r}: the platform sim runs Python programs, all ranks in one process.")
+        command = [sys.executable, found, *program[1:]]
+    return [*words, "--", *command[1:]]
+
+
+def _is_python(path: str) -> bool:
+    """Whether a file names Python as its interpreter."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        first = file.readline(512)
+        return first.startswith(b"#!") and b"python" in first
+    return False

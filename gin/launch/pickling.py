@@ -17,7 +17,7 @@ import cloudpickle
 
 from gin.errors import ConfigError
 
-__all__ = ["pickle_call"]
+__all__ = ["is_users", "pickle_call"]
 
 _registry = threading.Lock()  # cloudpickle's list of modules that are pickled by value is the process's
 
@@ -60,7 +60,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _by_value(module: ModuleType | None) -> Iterator[None]:
-    if module is None or not _is_users(module) or module.__name__ in cloudpickle.list_registry_pickle_by_value():
+    if module is None or not is_users(module) or module.__name__ in cloudpickle.list_registry_pickle_by_value():
         yield
         return
     cloudpickle.register_pickle_by_value(module)
@@ -70,7 +70,7 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def _is_users(module: ModuleType) -> bool:
+def is_users(module: ModuleType) -> bool:
     """Whether the module is neither installed nor part of Python nor of gin."""
     file = getattr(module, "__file__", None)
     if file is None or module.__name__ == "__main__" or module.__name__.partition(".")[0] == "gin":

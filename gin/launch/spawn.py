@@ -21,6 +21,7 @@ from gin.errors import ConfigError, RemoteError, TimeoutError
 from gin.launch.nursery import Nursery
 from gin.launch.pickling import pickle_call
 from gin.launch.processes import Job, describe_exit
+from gin.sim import simulated
 
 __all__ = ["spawn"]
 
@@ -39,12 +40,14 @@ def spawn(
     *args: Any,
     timeout: float | str | None = None,
     env: Mapping[str, str | None] | None = None,
+    platform: str | None = None,
 ) -> list[_T]:
     """Runs `function(*args)` as `n` ranks in new processes of this host and returns their results by rank.
 
     function  may be local, a lambda, or defined in a notebook or a test; it calls `gin.init()` itself
     timeout   seconds (or text such as 30s) for all of it; then the ranks are ended and TimeoutError names the late ones
     env       variables to set for the ranks, or to remove (None)
+    platform  GIN_PLATFORM for the ranks. With `sim`, from wherever it comes, they are simulated, all in this process
 
     The ranks have the current folder, module path, variables, standard output and error of this process, and no input.
     When a rank raises, the others have a few seconds to end, and the first exception is raised here, with the rank's
@@ -58,7 +61,12 @@ def spawn(
         seconds = parse_duration(timeout) if timeout is not None else 0.0
     except ValueError as error:
         raise ConfigError(f"spawn: timeout={timeout!r:.80} is not {error}") from None
-    return _Spawn(n, _requests(n, pickle_call(function, args), env or {})).run(seconds)
+    variables = dict(env or {}) if platform is None else {**(env or {}), "GIN_PLATFORM": platform}
+    if simulated() or (variables.get("GIN_PLATFORM", os.environ.get("GIN_PLATFORM")) or "").strip().lower() == "sim":
+        from gin.sim import launch
+
+        return launch.spawn(n, function, args, seconds, variables)
+    return _Spawn(n, _requests(n, pickle_call(function, args), variables)).run(seconds)
 
 
 def _requests(n: int, call: bytes, env: Mapping[str, str | None]) -> list[bytes]:

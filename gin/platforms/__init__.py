@@ -28,4 +28,9 @@ def open_platform(config: Config, ranks: Ranks, exchange: Exchange, threads: int
         from gin.platforms.cuda import CudaPlatform
 
         return CudaPlatform(config, ranks, exchange)
-    raise UnsupportedError(f"platform {config.platform} is not in this version of gin; use platform=host or cuda")
+    if config.platform == "sim":
+        from gin.platforms.sim import SimPlatform
+        from gin.sim.job import current_or_solo
+
+        return SimPlatform(config, current_or_solo(config, ranks.rank, ranks.size))
+    raise UnsupportedError(f"platform {config.platform} is not in this version of gin; use host, cuda or sim")

@@ -57,9 +57,13 @@ def find_compiler(wanted: str | None) -> tuple[str, str]:
 class Compiler:
     """Compiles kernels for one backend and keeps what it made in the cache folder."""
 
-    def __init__(self, config: Config, backend: str) -> None:
+    def __init__(self, config: Config, backend: str, flags: tuple[str, ...] = ()) -> None:
+        """
+        flags  more words of the command line, before the user's
+        """
         self._config = config
         self._backend = backend
+        self._flags = flags
         self._cache = Cache(config.cache_dir / "host", ".so", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
@@ -77,7 +81,7 @@ class Compiler:
         words += [f"-I{place}" for place in include_folders()]
         if entry.isidentifier():
             words.append(f"-fno-builtin-{entry}")  # an extern "C" kernel may be called puts
-        return [*words, *self._config.cxxflags, str(source), "-o", str(target)]
+        return [*words, *self._flags, *self._config.cxxflags, str(source), "-o", str(target)]
 
     def compile(self, source: str, entry: str) -> Path:
         """The shared object of a kernel: from the cache, or compiled now. Raises CompileError."""

@@ -15,6 +15,7 @@ from gin.errors import BootstrapError, BootstrapTimeoutError, Error, RemoteError
 from gin.ranks import Ranks, discover
 from gin.rendezvous.hosts import host_identity
 from gin.rendezvous.store import FailureCallback, SoloStore, Store
+from gin.sim import join_simulated, simulated
 
 if TYPE_CHECKING:
     from gin.rendezvous.endpoint import Endpoint
@@ -42,9 +43,13 @@ def join(config: Config, bootstrap: object | None = None, *, rank: int | None = 
     The place of this rank comes from `rank` and `size`, from `bootstrap` (an mpi4py communicator, `torch.distributed`
     or one of its process groups: used once, to agree on address and secret), or from the launcher's variables.
 
+    Simulated ranks meet in their own process, and need none of that.
+
     Raises ConfigError when the place or the address is not known, BootstrapError when the ranks cannot meet
     (BootstrapTimeoutError, naming the missing ranks, when some do not come within `config.connect_timeout`).
     """
+    if config.platform == "sim" or simulated():
+        return join_simulated(config, rank=rank, size=size, bootstrap=bootstrap)
     if bootstrap is not None:
         from gin.rendezvous.foreign import agree
 

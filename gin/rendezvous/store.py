@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from gin.collective import Exchange
 from gin.errors import ConfigError, RemoteError
 from gin.ranks import Ranks
 
@@ -67,6 +68,10 @@ class Store(abc.ABC):
     def departed(self) -> frozenset[int]:
         """Ranks known to have closed their store in peace."""
         return frozenset()
+
+    def exchange(self) -> Exchange:
+        """Exchanges values other than bytes between the ranks of this store."""
+        return Exchange(self, self.rank)
 
     def allgather(
         self, tag: str, payload: bytes, timeout: float | None = None, group: Sequence[int] | None = None

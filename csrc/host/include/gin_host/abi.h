@@ -58,6 +58,31 @@ enum class WarpOp : uint32_t {
 
 struct Thread;
 
+// A gin operation in progress, and where the kernel's source calls it. Kernels compiled for the simulator have them.
+struct Call {
+  const char* file;
+  uint32_t line;
+  bool yields;  // other threads may get their turn when it is over
+};
+
+// What such a kernel tells the executor.
+enum class NoteKind : uint32_t {
+  call_ends,    // a gin operation is over
+  descriptor,   // context: of the ring. id: the sequence of the operation's first slot
+  wait_begins,  // context, id, first: what is waited for. second: for how many ns at most, 0 for ever
+  wait_met,     // context, id, first. second: what was seen
+  wait_fails,   // the same, past its deadline
+  read,         // context, id. second: the value
+  reset,        // context, id. first: what was taken off
+};
+
+struct Note {
+  NoteKind kind;
+  uint32_t operation;  // a gin::Operation
+  uint32_t context;
+  uint64_t id, first, second;
+};
+
 // The executor's side of every operation that can block, look at the clock or fail.
 struct Services {
   // A poll that found nothing. Other threads run; when all of them only poll, the executor backs off.
@@ -72,6 +97,7 @@ struct Services {
   uint64_t (*cycles)(Thread*);
   void (*capture)(Thread*);           // keeps a report of where all threads stand now, the first of a launch only
   void* (*tls_address)(void* index);  // other modules' thread-local variables
+  void (*note)(Thread*, const Note&);
 };
 
 // A thread's control block. The first line is what every switch touches, the second what a waiting thread waits for.
@@ -96,6 +122,7 @@ struct alignas(thread_bytes) Thread {
   uint32_t op;
   uint16_t fresh;    // a new wait has begun: the executor's back-off starts again
   uint16_t polling;  // `what` is a wait of its own, and not a barrier or warp operation
+  const Call* call;  // the gin operation that the thread is in, in kernels that tell
 };
 static_assert(sizeof(Thread) == thread_bytes);
 
@@ -127,7 +154,7 @@ struct Entry {
 };
 
 // Changes whenever either side would misread the other. Readable: version, then the sizes that could differ.
-constexpr uint64_t abi_version = 1;
+constexpr uint64_t abi_version = 2;
 constexpr uint64_t abi_stamp = abi_version << 48 | uint64_t(sizeof(Thread)) << 32 | uint64_t(sizeof(Services)) << 16 |
                                uint64_t(arena_bits) << 8 | stack_bits;
 

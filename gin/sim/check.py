@@ -1,0 +1,275 @@
+"""`gin check`: one program under many seeds, until one breaks it; then the story of that run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gin.config import Config
+from gin.errors import CompileError, ConfigError, Error, RemoteError, TimeoutError, UnsupportedError
+from gin.sim.events import Trace
+from gin.sim.explain import Story, explain
+from gin.sim.job import Deadlock, Job, Place, RankDied, failure_text
+from gin.sim.launch import Script, run_script
+from gin.sim.options import simulation_options
+from gin.sim.output import Outputs
+
+__all__ = ["Failure", "Plan", "Report", "check"]
+
+Sink = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    settings  GIN_* variables in force while the program runs
+    """
+
+    script: Script
+    ranks: int
+    first: int
+    seeds: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def faulty(self) -> bool:
+        """Whether faults were asked for: gin's own errors are then what the program is expected to end with."""
+        return bool(self.settings.get("GIN_FAULTS"))
+
+    def replay(self, seed: int) -> str:
+        """The command that repeats one run."""
+        options = [f"--ranks {self.ranks}"]
+        for name in ("backend", "policy", "faults", "model", "route"):
+            if value := self.settings.get(f"GIN_{name.upper()}"):
+                options.append(f"--{name} {shlex.quote(value)}")
+        rest = f" -- {shlex.join(self.script.arguments)}" if self.script.arguments else ""
+        program = f"-m {self.script.module}" if self.script.module is not None else shlex.quote(self.script.path)
+        return f"gin check {program} --seed {seed} {' '.join(options)}{rest}"
+
+
+@dataclass
+class Failure:
+    """The first run that failed."""
+
+    seed: int
+    kind: str  # exception, assertion, deadline, deadlock or exit
+    rank: int
+    error: str  # class and message
+    traceback: str
+    waiting: str = ""  # a deadlock's: every thread that waits, and what for
+    output: str = ""
+    story: Story | None = None
+    story_seed: int = 0  # of the run that the story is of: another one where the first does not show its cause
+    simplified: list[str] = field(default_factory=list)  # what the failure does not need
+    steady: bool = True  # the second run of the seed did the same
+    replay: str = ""
+    trace: Trace | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        names = (
+            "seed",
+            "story_seed",
+            "kind",
+            "rank",
+            "error",
+            "traceback",
+            "waiting",
+            "output",
+            "simplified",
+            "steady",
+            "replay",
+        )
+        fields = {name: getattr(self, name) for name in names}
+        return {**fields, "story": self.story.document() if self.story else None}
+
+
+@dataclass
+class Report:
+    """What came of a plan."""
+
+    plan: Plan
+    runs: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    failure: Failure | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "schema": 1,
+            "program": self.plan.script.path,
+            "arguments": list(self.plan.script.arguments),
+            "ranks": self.plan.ranks,
+            "settings": dict(self.plan.settings),
+            "first_seed": self.plan.first,
+            "runs": self.runs,
+            "operations": self.operations,
+            "seconds": round(self.seconds, 3),
+            "failure": self.failure.document() if self.failure else None,
+        }
+
+
+def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
+    """Runs the seeds of a plan until one fails. `sink` is told how many are done.
+
+    Raises what cannot be blamed on a run: ConfigError, UnsupportedError, CompileError.
+    """
+    report = Report(plan)
+    start = time.perf_counter()
+    with _settings(plan.settings):
+        config = Config.from_sources()
+        for seed in range(plan.first, plan.first + plan.seeds):
+            run = _Run(plan, simulation_options(config, plan.ranks, seed))
+            report.runs += 1
+            report.operations += run.operations
+            if run.failed is not None:
+                if isinstance(run.failed.error, (CompileError, ConfigError, UnsupportedError)):
+                    raise run.failed.error
+                report.failure = _describe(plan, config, seed, run)
+                break
+            sink(report.runs, plan.seeds)
+    report.seconds = time.perf_counter() - start
+    return report
+
+
+class _Run:
+    """One run of the program: what failed, if anything did."""
+
+    def __init__(self, plan: Plan, options: Mapping[str, Any], *, trace: bool = False) -> None:
+        self.job = Job(plan.ranks, options, trace=trace)
+        outputs = Outputs(collect=True, label=True)
+        run_script(plan.script, self.job, outputs)
+        self.output = "".join(outputs.lines)
+        self.operations = sum(int(job.simulation.operations) for job in self.jobs())
+        failed = [place for place in self.job.places if _counts(place, plan.faulty)]
+        self.failed: Place | None = min(failed, key=lambda place: _order(self.job, place), default=None)
+        self.mark = (self.operations, int(self.job.simulation.now_ns), [_text(place) for place in self.job.places])
+        self.traceback = failure_text(self.failed) if self.failed is not None else ""
+
+    def jobs(self) -> list[Job]:
+        """The job and those that its programs spawned."""
+        return [self.job, *self.job.children]
+
+
+def _text(place: Place) -> str:
+    return "" if place.error is None else f"{type(place.error).__name__}: {place.error}"
+
+
+def _counts(place: Place, faulty: bool) -> bool:
+    """Whether a rank's end is a failure of the program. With faults, errors of gin that name them are what is expected."""
+    error = place.error
+    if error is None or isinstance(error, RankDied):
+        return False
+    if not faulty:
+        return True
+    return isinstance(error, Deadlock) or not isinstance(error, Error)
+
+
+def _order(job: Job, place: Place) -> tuple[bool, bool]:
+    """Causes before consequences: the first that failed, and not by another's failure."""
+    return isinstance(place.error, RemoteError), place is not job.first_error
+
+
+def _kind(error: BaseException) -> str:
+    match error:
+        case Deadlock():
+            return "deadlock"
+        case TimeoutError():
+            return "deadline"
+        case AssertionError():
+            return "assertion"
+        case SystemExit():
+            return "exit"
+        case _:
+            return "exception"
+
+
+def _describe(plan: Plan, config: Config, seed: int, run: _Run) -> Failure:
+    """Runs the seed again, recorded, and finds out what the failure needs and what explains it."""
+    assert run.failed is not None and run.failed.error is not None
+    place, error = run.failed, run.failed.error
+    failure = Failure(seed, _kind(error), place.rank, _text(place), run.traceback, output=run.output)
+    failure.waiting = error.waiting if isinstance(error, Deadlock) else ""
+    failure.replay = plan.replay(seed)
+    options = simulation_options(config, plan.ranks, seed)
+    again = _Run(plan, options, trace=True)
+    failure.steady = again.mark == run.mark
+    failure.simplified, simpler = _simplify(plan, options, run)
+    _tell(failure, simpler or again, seed)
+    others = range(seed + 1, seed + 1 + _OTHER_RUNS)
+    for other in others if failure.story is None or not failure.story.weight else ():
+        similar = _Run(plan, simulation_options(config, plan.ranks, other), trace=True)
+        if (
+            similar.failed is not None
+            and similar.failed.error is not None
+            and _kind(similar.failed.error) == failure.kind
+        ):
+            _tell(failure, similar, other)
+    return failure
+
+
+def _tell(failure: Failure, run: _Run, seed: int) -> None:
+    """Takes the story that a run tells, if it is better than the one there is."""
+    trace = _trace_of(run)
+    story = explain(trace, failure.rank) if trace is not None else None
+    if failure.trace is None:
+        failure.trace = trace
+    if story is not None and (failure.story is None or story.weight > failure.story.weight):
+        failure.trace, failure.story, failure.story_seed = trace, story, seed
+
+
+_OTHER_RUNS = 30  # in which a cause is looked for that the first run does not show
+
+# Ways in which a run is made tamer, in the order in which they are tried.
+_TAMER: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("stalls of ranks, blocks and proxies", {"stalls": 0}),
+    ("poison", {"poison": 0}),
+)
+
+
+def _simplify(plan: Plan, options: Mapping[str, Any], run: _Run) -> tuple[list[str], _Run | None]:
+    """What can be left out with the same seed and the program still fails in the same way; the tamest such run, recorded."""
+    assert run.failed is not None and run.failed.error is not None
+    left_out: list[str] = []
+    tamest: _Run | None = None
+    tamed = dict(options)
+    for what, change in _TAMER:
+        attempt = _Run(plan, {**tamed, **change}, trace=True)
+        error = attempt.failed.error if attempt.failed is not None else None
+        if error is not None and _kind(error) == _kind(run.failed.error):
+            tamed |= change
+            left_out.append(what)
+            tamest = attempt
+    return left_out, tamest
+
+
+def _trace_of(run: _Run) -> Trace | None:
+    """The events of the job that did the most, with what its communicators say of signals."""
+    job = max(run.jobs(), key=lambda job: int(job.simulation.operations))
+    if not job.layouts:
+        return None
+    return Trace(job.simulation.events(), job.layouts, job.windows)
+
+
+class _settings:  # noqa: N801 - a context manager
+    """GIN_* variables in force in a block; the platform is sim there."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = {**settings, "GIN_PLATFORM": "sim"}
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in self._settings}
+        os.environ.update(self._settings)
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

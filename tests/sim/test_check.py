@@ -1,0 +1,146 @@
+"""gin check: wrong programs are caught and explained, right ones pass, a seed is a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gin.sim.check import Plan, Report, check
+from gin.sim.launch import Script
+
+PROGRAMS = Path(__file__).parent / "programs"
+CAUSES = {
+    "missing_fence": "missing fence",
+    "weak_signal": "weak signal taken for an ordered one",
+    "other_context": "signal on another context",
+    "reuse_source": "source reused before flush",
+    "cumulative_signal": "cumulative signal over unordered puts",
+    "late_base": "base value read after the peer's first put",
+    "reset_in_flight": "reset while increments fly",
+}
+BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
+# NVSHMEM sends a value and its signal as put, fence, signal, and has one context for all: these mistakes cannot show there.
+HARMLESS = {("missing_fence", "nvshmem"), ("other_context", "nvshmem")}
+RIGHT_SEEDS = int(os.environ.get("GIN_TEST_SEEDS", "60"))  # benchmarks/simulator.py runs 2,000
+
+
+def run(
+    program: str, variant: str, seeds: int, backend: str, ranks: int = 2, first: int = 0, **settings: str
+) -> Report:
+    script = Script.of_file(str(PROGRAMS / f"{program}.py"), (variant,))
+    return check(Plan(script, ranks, first, seeds, {"GIN_BACKEND": backend, **settings}))
+
+
+@pytest.mark.parametrize("policy", ["random", "pct"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", CAUSES)
+def test_wrong_programs_are_caught_and_explained(program: str, backend: str, policy: str) -> None:
+    report = run(program, "wrong", 200, backend, GIN_POLICY=policy)
+    failure = report.failure
+    if (program, backend) in HARMLESS:
+        assert failure is None
+        return
+    assert failure is not None
+    assert failure.steady and failure.kind in ("assertion", "deadline")
+    assert failure.story is not None and failure.story.cause == CAUSES[program]
+    assert any(step.where.startswith("kernel.cu:") for step in failure.story.steps)
+    assert f"--seed {failure.seed} --ranks 2 --backend {backend} --policy {policy} -- wrong" in failure.replay
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", CAUSES)
+def test_right_programs_pass(program: str, backend: str) -> None:
+    for policy in ("random", "pct"):
+        report = run(program, "right", RIGHT_SEEDS, backend, GIN_POLICY=policy)
+        assert report.failure is None, report.failure
+        assert report.runs == RIGHT_SEEDS and report.operations
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_seed_is_a_run(backend: str) -> None:
+    first = run("weak_signal", "wrong", 200, backend).failure
+    assert first is not None
+    for _ in range(2):
+        again = run("weak_signal", "wrong", 1, backend, first=first.seed).failure
+        assert again is not None and again.trace is not None and first.trace is not None
+        assert again.trace.events == first.trace.events
+        assert (again.error, again.output) == (first.error, first.output)
+
+
+def test_a_seed_is_the_same_run_in_another_process() -> None:
+    program = str(PROGRAMS / "cumulative_signal.py")
+    texts = []
+    for hash_seed in ("1", "2"):
+        command = [sys.executable, "-m", "gin", "check", program, "--seed", "3", "--trace", "-", "--json", "-"]
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run([*command, "--", "wrong"], capture_output=True, text=True, timeout=100, env=env)
+        texts.append((done.returncode, [line for line in done.stdout.splitlines() if '"seconds"' not in line]))
+    assert texts[0] == texts[1]
+
+
+def test_command(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    program = str(PROGRAMS / "weak_signal.py")
+    command = [sys.executable, "-m", "gin", "check", program, "--seeds", "200", "--backend", "nccl_gin"]
+    done = subprocess.run([*command, "--json", str(found), "--", "wrong"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert "cause: weak signal taken for an ordered one" in done.stdout
+    assert "kernel.cu:" in done.stdout and "replay: gin check" in done.stdout
+    (report,) = json.loads(found.read_text())
+    assert report["failure"]["story"]["cause"] == "weak signal taken for an ordered one"
+    replay = report["failure"]["replay"].split()[1:]
+    again = subprocess.run([sys.executable, "-m", "gin", *replay], capture_output=True, text=True, timeout=100)
+    assert again.returncode == 1 and report["failure"]["error"] in again.stdout
+
+
+def test_a_deadlock_names_the_waits(tmp_path: Path) -> None:
+    program = tmp_path / "deadlock.py"
+    program.write_text(
+        'import gin\nSOURCE = r"""#include <gin/gin.cuh>\n'
+        'extern "C" __global__ void wait(gin::Comm comm) {\n  gin::Context(comm).wait(gin::thread, 5, 1);\n}"""\n'
+        'with gin.init(timeout=0) as comm:\n    comm.compile(SOURCE, "wait").launch()\n    comm.synchronize()\n'
+    )
+    failure = check(Plan(Script.of_file(str(program)), 3, 0, 5)).failure
+    assert failure is not None and failure.kind == "deadlock"
+    assert failure.waiting.count("wait on signal 5 to reach 1") == 3
+
+
+FAULTY = r"""
+import numpy as np
+import gin
+SOURCE = r'''
+#include <gin/gin.cuh>
+extern "C" __global__ void shift(gin::Comm comm, gin::Window dst, gin::Window src, unsigned long long bytes) {
+  gin::Context net(comm);
+  net.put(gin::block, (net.rank() + 1) % net.size(), dst, 0, src, 0, bytes, gin::signal_inc{0});
+  net.wait(gin::block, 0, net.epoch(0) + 1);
+  net.flush(gin::block);
+  net.barrier(gin::block);
+}
+'''
+with gin.init(timeout="1s") as comm:
+    dst, src = comm.window(100_000), comm.window(100_000)
+    src.write(np.full(100_000, comm.rank, np.uint8))
+    kernel = comm.compile(SOURCE, "shift")
+    for turn in range(4):
+        kernel.launch(dst, src, 100_000, block=32)
+        comm.synchronize()
+        assert (dst.read() == (comm.rank - 1) % comm.size).all()
+        comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "faults", ["error", "dead", "full", "alloc", "register", "message", "refuse", "dead,refuse,full=1"]
+)
+def test_programs_survive_faults_or_end_with_errors_of_gin(faults: str, backend: str, tmp_path: Path) -> None:
+    program = tmp_path / "faulty.py"
+    program.write_text(FAULTY)
+    report = check(Plan(Script.of_file(str(program)), 3, 0, 20, {"GIN_FAULTS": faults, "GIN_BACKEND": backend}))
+    assert report.failure is None, report.failure
