@@ -59,7 +59,7 @@ def init(
     """
     given = {"backend": backend, "platform": platform, "wire": wire, "route": route, **settings}
     config = _choose(Config.from_sources(**given))
-    backends.require(config.backend, (require,) if isinstance(require, str) else require)
+    backends.require(config, (require,) if isinstance(require, str) else require)
     store = join(config, rank=rank, size=size, bootstrap=bootstrap)
     try:
         return Comm(config, store)
@@ -103,7 +103,7 @@ class Comm:
         self.config = config
         self.rank: int = store.rank
         self.size: int = store.size
-        self.capabilities: Capabilities = backends.capabilities(config.backend)
+        self.capabilities: Capabilities = backends.effective(config)
         self._store = store
         self._exchange: Exchange = store.exchange()
         self._windows = 0

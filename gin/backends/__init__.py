@@ -12,8 +12,9 @@ from gin.errors import ConfigError, UnsupportedError
 
 if TYPE_CHECKING:
     from gin.backends.base import Backend
+    from gin.config import Config
 
-__all__ = ["NAMES", "Capabilities", "capabilities", "folder", "load", "require"]
+__all__ = ["NAMES", "Capabilities", "capabilities", "effective", "folder", "load", "require"]
 
 NAMES = ("nvshmem", "nccl_gin", "ibrc_proxy")
 
@@ -59,13 +60,25 @@ def capabilities(name: str) -> Capabilities:
     return Capabilities(name, {match[1]: match[2] == "true" for match in _LINE.finditer(text)})
 
 
-def require(name: str, wanted: Iterable[str]) -> None:
-    """Raises UnsupportedError unless the backend has every capability in `wanted`; names those that do."""
+def effective(config: Config) -> Capabilities:
+    """What the configured backend can do on the configured platform, by its wire and route, which may lack some of it."""
+    lacks = load(config.backend, config.platform).lacks(config)
+    able = capabilities(config.backend)
+    return Capabilities(config.backend, {name: value and name not in lacks for name, value in able.items()})
+
+
+def require(config: Config, wanted: Iterable[str]) -> None:
+    """Raises UnsupportedError unless the configured backend has every capability in `wanted`; says what would."""
+    name, able = config.backend, effective(config)
     for capability in wanted:
-        if not capabilities(name)[capability]:
-            able = [other for other in NAMES if capabilities(other)[capability]]
-            where = f"; {', '.join(able)} can" if able else ", nor can any other"
-            raise UnsupportedError(f"backend {name} cannot do {capability!r}{where}")
+        if able[capability]:
+            continue
+        if capabilities(name)[capability]:
+            why = load(name, config.platform).lacks(config)[capability]
+            raise UnsupportedError(f"backend {name} cannot do {capability!r} on platform {config.platform} {why}")
+        others = [other for other in NAMES if capabilities(other)[capability]]
+        where = f"; {', '.join(others)} can" if others else ", nor can any other"
+        raise UnsupportedError(f"backend {name} cannot do {capability!r}{where}")
 
 
 def load(name: str, platform: str) -> type[Backend]:

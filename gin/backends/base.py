@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from gin import _core
-from gin.backends import capabilities
+from gin.backends import NAMES, capabilities, effective
 from gin.collective import Exchange
 from gin.errors import OutOfMemoryError, UnsupportedError
 
@@ -143,6 +144,11 @@ class Backend(ABC):
         """Busy threads of a rank while kernels run."""
         return 1
 
+    @classmethod
+    def lacks(cls, config: Config) -> Mapping[str, str]:
+        """Capabilities of the backend that it does not have as configured on this platform, each with what is in the way."""
+        return {}
+
     @property
     def device_state(self) -> int:
         """What Comm::backend points to, 0 for nothing."""
@@ -168,10 +174,13 @@ class Backend(ABC):
 
     def register(self, tag: str, array: Any) -> Region:
         """Memory that exists already. Collective. Raises UnsupportedError where the backend or the route cannot."""
-        if not capabilities(self.name)["register_memory"]:
+        if not effective(self.job.config)["register_memory"]:
+            others = " or ".join(name for name in NAMES if name != self.name and capabilities(name)["register_memory"])
+            why = self.lacks(self.job.config).get("register_memory", "")
             raise UnsupportedError(
-                f"backend {self.name} cannot register memory allocated elsewhere (capability 'register_memory'); "
-                "allocate with comm.window and copy, or use nccl_gin or ibrc_proxy"
+                f"backend {self.name} cannot register memory allocated elsewhere (capability 'register_memory') "
+                f"{why}".rstrip()
+                + f"; allocate with comm.window and copy, or use {others}"
             )
         return self.register_array(tag, array)
 

@@ -9,6 +9,11 @@
 #include "comm.h"
 #include "coop.cuh"
 
+// 1: the backend has atomics, but not by the wire and route that it is compiled for.
+#ifndef GIN_LACKS_ATOMICS
+#define GIN_LACKS_ATOMICS 0
+#endif
+
 namespace gin {
 
 enum class AtomicOp : uint32_t { fetch_add, compare_swap, swap, fetch_and, fetch_or, fetch_xor };

@@ -6,7 +6,7 @@ rank's progress thread adds to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,12 @@ class Backend(CudaBackend):
         self._proxy: Any = None
 
     @classmethod
+    def lacks(cls, config: Config) -> Mapping[str, str]:
+        if config.wire == "cuda" and config.route == "native":
+            return {"atomics": "by the wire cuda, as copy engines have none; use route=auto or direct"}
+        return {}
+
+    @classmethod
     def threads(cls, config: Config) -> int:
         return 1  # kernels run elsewhere
 
@@ -60,7 +66,8 @@ class Backend(CudaBackend):
         number = self.regions.take()
         self.control = self._share("control window", number, self._allocate(self.job.control_bytes), wired=False)
         self._share_signals(number)
-        self.platform.device_code = DeviceCode(self.name)
+        macros = tuple(f"GIN_LACKS_{name.upper()}=1" for name in self.lacks(self.job.config))
+        self.platform.device_code = DeviceCode(self.name, macros=macros)
         self.job.exchange.agree("proxy", self._start)
 
     def window(self, tag: str, nbytes: int) -> Region:

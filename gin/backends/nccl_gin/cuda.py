@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from gin.backends.base import Job, Region
 from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
 from gin.backends.nccl_gin import plugin
-from gin.errors import ArgumentError, ConfigError, OutOfMemoryError, UnsupportedError
+from gin.config import Config
+from gin.errors import ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
 from gin.platforms.cuda_memory import EXTRA, DeviceMemory, library
 
+NO_REGISTER = "on GPUs, where NCCL's windows are over memory of its own allocator"
 GRANULE = 4096  # bytes; what NCCL aligns windows to
 STRICT = 2  # NCCL_WIN_STRICT_ORDERING
 
@@ -30,6 +33,10 @@ class Backend(CudaBackend):
         super().__init__(job)
         self._comm: Any = None
         self._state: DeviceMemory | None = None
+
+    @classmethod
+    def lacks(cls, config: Config) -> Mapping[str, str]:
+        return {"register_memory": NO_REGISTER}
 
     def open(self) -> None:
         job, config = self.job, self.job.config
@@ -62,13 +69,7 @@ class Backend(CudaBackend):
         return self._share(tag, self.regions.take(), nbytes)
 
     def register_array(self, tag: str, array: Any) -> Region:
-        interface = getattr(array, "__cuda_array_interface__", None)
-        if interface is None or interface.get("strides") is not None or interface["data"][1]:
-            raise ArgumentError("only a writable C-contiguous array in GPU memory can be registered")
-        raise UnsupportedError(
-            f"{tag}: nccl_gin on the cuda platform does not register memory allocated elsewhere in this version; allocate "
-            "with comm.window"
-        )
+        raise UnsupportedError(f"{tag}: nccl_gin cannot register memory allocated elsewhere {NO_REGISTER}")
 
     def close(self, timeout: float) -> None:
         comm, self._comm = self._comm, None

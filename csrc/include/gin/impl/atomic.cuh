@@ -12,7 +12,8 @@ namespace impl {
 template <class T>
 GIN_DEVICE T atomic(Channel channel, uint32_t peer, const Window& dst, uint64_t offset, AtomicOp op, T operand,
                     T compare = {}) {
-  static_assert(Backend::atomics_supported && sizeof(T), "gin: this backend has no atomics on a peer's window");
+  static_assert(Backend::atomics_supported && !GIN_LACKS_ATOMICS && sizeof(T),
+                "gin: this backend has no atomics on a peer's window");
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "gin: atomics take 4 or 8 bytes");
   static_assert(T(1) / T(2) == T(0), "gin: atomics take integers");
   if (!check_peer(channel, Operation::atomic, peer) ||
