@@ -6,7 +6,6 @@ import gc
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -50,21 +49,6 @@ def test_ranks_that_disagree_all_learn_of_whom_and_what(setting, values):
         assert text.count("argument") == 2
 
 
-def test_settings_that_may_differ_by_rank_do(world):
-    def body(comm):
-        dst = comm.window(4)
-        comm.compile(SHIFT, "shift").launch(dst, 5)
-        comm.synchronize()
-        assert dst.array("i4")[0] == 5
-
-    def rank_main(backend, route):
-        mine = {"ring_depth": 4 << env_rank(), "timeout": f"{20 + env_rank()}s", "log": "error"}
-        with gin.init(backend=backend, route=route, **mine) as comm:
-            body(comm)
-
-    gin.spawn(3, rank_main, world.backend, world.route, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("setting", "error", "words"),
     [
@@ -83,7 +67,11 @@ def test_settings_that_may_differ_by_rank_do(world):
         ({"heap": "lots"}, gin.ConfigError, "heap.*lots.*64K"),
         ({"require": "telepathy"}, gin.ConfigError, "telepathy.*quiet"),
         ({"require": ["quiet", "register_memory"], "backend": "nvshmem"}, gin.UnsupportedError, "register_memory.*can"),
-        ({"require": "atomics", "backend": "nccl_gin"}, gin.UnsupportedError, "nccl_gin cannot do 'atomics'"),
+        (
+            {"require": "atomics", "backend": "nccl_gin"},
+            gin.UnsupportedError,
+            "nccl_gin cannot do 'atomics'.*nvshmem.*ibrc_proxy",
+        ),
         ({"rank": 2, "size": 2}, gin.ConfigError, "rank"),
         ({"rank": 0}, gin.ConfigError, "rank|size"),
     ],
@@ -91,22 +79,6 @@ def test_settings_that_may_differ_by_rank_do(world):
 def test_what_init_does_not_know_or_cannot_do_is_refused_by_name(setting, error, words):
     with pytest.raises(error, match=f"(?is){words}"):
         gin.init(**setting)
-
-
-def test_every_requirement_is_met_or_refused_and_capabilities_say_so_before():
-    from gin import backends
-
-    for backend in backends.NAMES:
-        able = backends.capabilities(backend)
-        for name in able:
-            if able[name]:
-                with gin.init(backend=backend, rank=0, size=1, require=name, heap="1M") as comm:
-                    assert comm.capabilities[name] is True
-            else:
-                with pytest.raises(gin.UnsupportedError, match=f"{backend} cannot do '{name}'"):
-                    gin.init(backend=backend, rank=0, size=1, require=[name])
-        with pytest.raises(gin.ConfigError, match="telepathy"):
-            able["telepathy"]
 
 
 def test_import_takes_no_time_and_loads_neither_numpy_nor_the_extension():
@@ -124,37 +96,6 @@ def test_import_takes_no_time_and_loads_neither_numpy_nor_the_extension():
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
-
-
-def test_windows_that_are_no_size_or_beyond_memory(world):
-    def body(comm):
-        for size in (-1, 1.5, "64", None, 1 << 48, 1 << 50, 1 << 64, -(1 << 70), b"8", float("nan")):
-            with pytest.raises(gin.ArgumentError, match=r"window\("):
-                comm.window(size)
-        window = comm.window(np.int64(8))
-        assert window.nbytes == 8
-        comm.barrier()
-        # More than there is, on all ranks; the numbers are told, and the communicator goes on.
-        with pytest.raises(gin.OutOfMemoryError) as caught:
-            comm.window(1 << 47)
-        text = str(caught.value)
-        assert str(1 << 47) in text or "128 TiB" in text or "131072" in text, text
-        if world_backend == "nvshmem":
-            assert "GIN_HEAP" in text and str(1 << 20) in text and "free" in text
-        assert comm.window(100).nbytes == 100
-        # On one rank only: the others are told.
-        if world_backend != "nvshmem":
-            wanted = gin.OutOfMemoryError if comm.rank == 1 else gin.RemoteError
-            with pytest.raises(wanted, match="allocate") as caught:
-                comm.window(1 << 47 if comm.rank == 1 else 64)
-            assert comm.rank == 1 or "rank 1" in str(caught.value)
-        again = comm.window(64)
-        comm.compile(source, "shift").launch(again, 3)
-        comm.synchronize()
-        assert again.array("i4")[0] == 3
-
-    world_backend, source = world.backend, SHIFT
-    world.run(2, body, heap="1M")
 
 
 def test_the_symmetric_heap_runs_out_with_numbers_and_comes_back():
@@ -186,33 +127,6 @@ def test_the_symmetric_heap_runs_out_with_numbers_and_comes_back():
                 windows.append(comm.window(100_000))
 
     gin.spawn(2, rank_main, timeout=60)
-
-
-def test_memory_is_reused_only_when_every_rank_has_closed(world):
-    def body(comm):
-        dst, other = comm.window(64), None
-        kernel = comm.compile(source, "shift")
-        if comm.rank == 0:
-            address = dst.address
-            dst.close()
-            dst.close()  # again is nothing
-            other = comm.window(64)
-            assert other.address != address  # rank 1 still has it
-            comm.barrier()
-            comm.barrier()
-        else:
-            other = comm.window(64)
-            comm.barrier()
-            assert dst.array().size == 64
-            dst.close()
-            comm.barrier()
-        for _ in range(3):
-            kernel.launch(other, 8)
-            comm.synchronize()
-            assert other.array("i4")[0] == 8
-
-    source = SHIFT
-    world.run(2, body)
 
 
 def test_a_thousand_windows_opened_and_closed(world):
@@ -302,7 +216,7 @@ def test_windows_as_arrays(world):
 
 def test_registered_memory_is_where_it_was(world):
     if world.backend == "nvshmem" or world.route == "direct":
-        pytest.skip("refused, see test_transfer")
+        pytest.skip("refused, as the case transfer.registered checks")
 
     def body(comm):
         mine = np.zeros(100, np.int32)
@@ -329,85 +243,7 @@ def test_registered_memory_is_where_it_was(world):
     world.run(2, body)
 
 
-def test_a_window_collected_while_another_rank_is_in_a_barrier(world):
-    def body(comm):
-        window, cycle = comm.window(4096), []
-        cycle.append((cycle, window))
-        if comm.rank == 1:
-            time.sleep(0.3)
-            del window, cycle
-            gc.collect()  # must not wait for rank 0, which is not there
-            time.sleep(0.1)
-        comm.barrier()
-        assert comm.window(64).nbytes == 64
-
-    world.run(2, body)
-
-
 # -- more than one, and what follows ----------------------------------------------------------------------------------
-
-
-def test_two_communicators_of_different_backends_at_once():
-    def rank_main():
-        with gin.init(backend="nvshmem", heap="1M", route="native") as one, gin.init(backend="ibrc_proxy") as two:
-            first, second = one.window(4), two.window(4)
-            left, right = one.compile(SHIFT, "shift"), two.compile(SHIFT, "shift")
-            for turn in range(20):
-                left.launch(first, turn)
-                right.launch(second, -turn)
-            two.synchronize()
-            one.synchronize()
-            assert first.array("i4")[0] == 19 and second.array("i4")[0] == -19
-            one.barrier()  # the neighbour sends again below
-            two.close()
-            with pytest.raises(gin.Error, match="closed"):
-                two.window(8)
-            left.launch(first, 77)
-            one.synchronize()
-            assert first.array("i4")[0] == 77
-
-    gin.spawn(3, rank_main, timeout=60)
-
-
-def test_another_communicator_after_close_and_after_a_failure(world):
-    backend, route = world.backend, world.route
-
-    def rank_main():
-        for turn in range(4):
-            failing = turn == 1
-            comm = gin.init(backend=backend, route=route, heap="1M", timeout="200ms" if failing else "20s")
-            window = comm.window(4)
-            if failing:
-                bad = comm.compile(SHIFT.replace("before + 1", "before + 2"), "shift")
-                failures = 0
-                for step in (lambda: bad.launch(window, 1), comm.synchronize):  # noqa: B023
-                    try:
-                        step()
-                    except gin.Error:
-                        failures += 1
-                assert failures
-            else:
-                comm.compile(SHIFT, "shift").launch(window, turn)
-                comm.synchronize()
-                assert window.array("i4")[0] == turn
-            comm.close()
-            with pytest.raises(gin.Error, match="closed"):
-                comm.window(4)
-            with pytest.raises(gin.Error, match="closed"):
-                comm.compile(SHIFT, "shift")
-            for use in (comm.barrier, comm.synchronize):
-                with pytest.raises(gin.Error, match="closed"):
-                    use()
-        # A part of the job on its own, then all again with another size of everything.
-        with gin.init(backend=backend, route=route, heap="1M", rank=0, size=1) as alone:
-            assert alone.size == 1
-        with gin.init(backend=backend, route=route, heap="2M", contexts=1, signals=1) as comm:
-            window = comm.window(4)
-            comm.compile(SHIFT, "shift").launch(window, 3)
-            comm.synchronize()
-            assert window.array("i4")[0] == 3 and comm.size == 2
-
-    gin.spawn(2, rank_main, timeout=60)
 
 
 @pytest.mark.parametrize("first", ["window", "register", "barrier"])
@@ -425,40 +261,3 @@ def test_collective_calls_that_do_not_meet_name_both(first):
     assert all(first in text and "rank 0" in text and "rank 1" in text for text in texts), texts
     other = "barrier" if first != "barrier" else "window"
     assert all(other in text for text in texts), texts
-
-
-def test_a_rank_that_does_not_come_to_a_collective_call_is_named():
-    def rank_main():
-        with gin.init(backend="ibrc_proxy", connect_timeout="500ms" if env_rank() == 0 else "20s") as comm:
-            if comm.rank == 1:
-                time.sleep(1.5)
-                return ""
-            with pytest.raises(gin.Error) as caught:
-                comm.window(64)
-            return str(caught.value)
-
-    texts = gin.spawn(3, rank_main, timeout=60)
-    assert "rank 1" in texts[0] and "window" in texts[0] and "rank 1" in texts[2]
-
-
-def test_a_rank_that_closes_while_another_waits_for_it_is_named(world):
-    def body(comm):
-        if comm.rank == 1:
-            return ""
-        kernel = comm.compile(source, "shift")
-        try:
-            kernel.launch(comm_windows[0], 1)
-            comm.synchronize()
-        except gin.Error as error:
-            return str(error)
-        return "no error"
-
-    backend, route, source, comm_windows = world.backend, world.route, SHIFT, []
-
-    def rank_main():
-        with gin.init(backend=backend, route=route, timeout="700ms") as comm:
-            comm_windows.append(comm.window(4))
-            return body(comm)
-
-    text = gin.spawn(2, rank_main, timeout=60)[0]
-    assert "rank 1" in text and ("closed" in text or "left" in text)

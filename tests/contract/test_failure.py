@@ -12,9 +12,9 @@ import threading
 import time
 
 import pytest
-from worlds import faulty
 
 import gin
+from gin.conformance.wire import faulty
 
 WAIT = r"""
 #include <gin/gin.cuh>
@@ -171,120 +171,6 @@ def test_a_rank_that_raises_between_launches_is_named_to_the_others(world, clean
         world.run(3, body)
     notes = " ".join(caught.value.__notes__)
     assert "rank 0 of 3 also failed: RemoteError" in notes and "rank 2 of 3 also failed: RemoteError" in notes
-
-
-RANGE = r"""
-#include <gin/gin.cuh>
-extern "C" __global__ void wrong(gin::Comm comm, gin::Window dst, gin::Window src, int kind) {
-  gin::Context net(comm), strange(comm, comm.contexts);
-  const uint32_t size = net.size(), peer = 1;
-  const uint64_t huge = ~uint64_t(0) - 7;
-  gin::Ticket ticket{};
-  switch (kind) {
-    case 0: return net.put(gin::block, size, dst, 0, src, 0, 8);
-    case 1: return net.put(gin::block, peer, dst, 57, src, 0, 8);  // 64 bytes there
-    case 2: return net.put(gin::block, peer, dst, 0, src, 121, 8);  // 128 bytes here
-    case 3: return net.put(gin::block, peer, dst, huge, src, 0, 16);
-    case 4: return net.put(gin::block, peer, dst, 8, src, 0, huge);
-    case 5: return net.put(gin::block, peer, dst, 0, src, 0, 8, gin::signal_inc{comm.signals});
-    case 6: return net.put(gin::block, peer, dst, 0, src, 0, 8, gin::none, gin::counter_inc{comm.counters});
-    case 7: return strange.put(gin::block, peer, dst, 0, src, 0, 8);
-    case 8: return net.put_value(peer, dst, 60, uint64_t(-1));
-    case 9: return net.put_value(size, dst, 0, 1);
-    case 10: return net.put_value(peer, dst, 0, 1, gin::ordered(gin::signal_add{comm.signals, 2}));
-    case 11: return net.get(gin::block, peer, dst, 60, src, 0, 8);
-    case 12: return net.get(gin::block, peer, dst, 0, src, 124, 8);
-    case 13: return net.signal(size, gin::signal_inc{0});
-    case 14: return net.signal(peer, gin::signal_inc{comm.signals});
-    case 15: return strange.signal(peer, gin::signal_inc{0});
-    case 16: net.wait(gin::block, comm.signals, 0); return;
-    case 17: net.read(comm.signals); return;
-    case 18: net.reset(comm.signals); return;
-    case 19: net.epoch(comm.signals); return;
-    case 20: net.wait_counter(gin::block, comm.counters, 0); return;
-    case 21: net.read_counter(comm.counters); return;
-    case 22: net.barrier(gin::block, {}, comm.barriers); return;
-    case 23: net.barrier(gin::block, gin::Team{1, 1, 1}); return;  // not a member
-    case 24: net.barrier(gin::block, gin::Team{0, 1, 3}); return;  // more than there are
-    case 25: strange.barrier(gin::block); return;
-    case 26: return net.iput(gin::block, peer, dst, 0, 16, src, 0, 16, 8, 5);  // the fifth is outside
-    case 27: strange.wait(gin::block, 0, 0); return;
-    case 28: strange.flush(gin::block); return;
-    case 29: strange.fence(gin::block); return;
-    case 30: strange.quiet(gin::block); return;
-    case 31: ticket = net.flush_async(size); return;
-    case 32: net.peer_pointer(dst, 0, size); return;
-    case 33: net.reset_counter(comm.counters); return;
-  }
-}
-"""
-ATOMIC = r"""
-#include <gin/gin.cuh>
-extern "C" __global__ void wrong(gin::Comm comm, gin::Window dst, gin::Window src, int kind) {
-  gin::Context net(comm);
-  if (kind == 0) net.atomic_fetch_add(1, dst, 64, 1);
-  if (kind == 1) net.atomic_fetch_add(net.size(), dst, 0, 1);
-  if (kind == 2) net.atomic_swap(1, dst, 4, uint64_t(1));  // not aligned
-}
-"""
-FITS = r"""
-#include <gin/gin.cuh>
-extern "C" __global__ void right(gin::Comm comm, gin::Window dst, gin::Window src) {
-  gin::Context net(comm, comm.contexts - 1);
-  const uint32_t last = comm.signals - 1;
-  net.put(gin::block, 1, dst, 56, src, 120, 8, gin::signal_inc{last}, gin::counter_inc{comm.counters - 1});
-  net.put(gin::block, 1, dst, 64, src, 128, 0, gin::signal_inc{last});
-  net.wait_counter(gin::block, comm.counters - 1, 1);
-  net.barrier(gin::block, gin::Team{0, 1, 2}, comm.barriers - 1);
-  if (net.rank() == 1) net.wait(gin::block, last, 4);
-}
-"""
-NAMES = {
-    "put": [0, 1, 2, 3, 4, 5, 6, 7, 26], "put_value": [8, 9, 10], "get": [11, 12], "signal": [13, 14, 15],
-    "wait": [16, 17, 18, 19, 27], "wait_counter": [20, 21, 33], "barrier": [22, 23, 24, 25], "flush": [28, 31],
-    "fence": [29], "quiet": [30], "none": [32],
-}  # fmt: skip
-WRITTEN_BEFORE = {26}  # earlier elements were in range
-
-
-def test_what_is_out_of_range_is_refused_recorded_and_not_done(world, clean):
-    backend, route = world.backend, world.route
-
-    def rank_main():
-        has_atomics = gin.init(backend=backend, route=route, rank=0, size=1).capabilities["atomics"]
-        cases = [(RANGE, kind, operation) for operation, kinds in NAMES.items() for kind in kinds]
-        cases += [(ATOMIC, kind, "atomic") for kind in range(3) if has_atomics]
-        for source, kind, operation in cases:
-            with gin.init(backend=backend, route=route, check=True, timeout="10s", heap="1M") as comm:
-                dst, src = comm.window(128 - 64 * comm.rank), comm.window(128)
-                assert dst.sizes == (128, 64)
-                src.array()[:] = 9
-                comm.barrier()
-                if comm.rank == 0:
-                    comm.compile(source, "wrong").launch(dst, src, kind, block=32)
-                    error, seconds = raised(comm.synchronize)
-                    assert isinstance(error, IndexError) and isinstance(error, gin.ArgumentError), (kind, error)
-                    assert seconds < 5 and "out of range" in str(error) and error.record["rank"] == 0, (kind, error)
-                    assert error.record["operation"] == operation, (kind, error.record)
-                    assert (src.array() == 9).all()
-                else:
-                    error = None
-                    while error is None:
-                        try:
-                            comm.barrier()
-                        except gin.RemoteError as caught:
-                            error = caught
-                    assert "rank 0" in str(error) and "out of range" in str(error)
-                if kind not in WRITTEN_BEFORE or source is ATOMIC:
-                    assert not dst.array().any(), kind
-        with gin.init(backend=backend, route=route, check=True, timeout="10s", heap="1M") as comm:
-            dst, src = comm.window(128 - 64 * comm.rank), comm.window(128)
-            src.array()[:] = 9
-            comm.compile(FITS, "right").launch(dst, src, block=32)
-            comm.synchronize()
-            assert (dst.array() != 0).sum() == 8 * comm.rank
-
-    gin.spawn(2, rank_main, timeout=100)
 
 
 PUTS = r"""

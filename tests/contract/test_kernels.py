@@ -278,38 +278,10 @@ def test_what_does_not_compile_is_told_with_the_users_own_line(world):
         assert "no kernel named 'kernal'" in text
         assert "no __global__ function" in message("int x;")
         assert "kernel.cu:1" in message('#include "nowhere.h"\n__global__ void kernel() {}')
-        assert "put_value takes up to 8 bytes" in message(
-            "#include <gin/gin.cuh>\nstruct Big { char c[9]; };\n__global__ void kernel(gin::Comm comm, gin::Window w) "
-            "{ gin::Context(comm).put_value(0, w, 0, Big{}); }"
-        )
-        # A signal is no number, and a remote pointer is no window.
-        assert "kernel.cu:2" in message(
-            "#include <gin/gin.cuh>\n__global__ void kernel(gin::Comm comm) { gin::Context(comm).signal(0, 5); }"
-        )
-        assert "kernel.cu:2" in message(
-            "#include <gin/gin.cuh>\n__global__ void kernel(gin::Comm comm, gin::Window w) "
-            "{ gin::Context net(comm); net.put_value(0, net.peer_pointer(w, 0, 0), 0, 5); }"
-        )
         comm.compile(broken.replace("missing", "1"), "kernel").launch()
         comm.synchronize()
 
     world.run(1, body)
-
-
-def test_a_window_of_another_communicator_is_refused(world):
-    backend, route = world.backend, world.route
-
-    def rank_main():
-        with gin.init(backend=backend, route=route) as one, gin.init(backend=backend, route=route) as other:
-            window, foreign = one.window(64), other.window(64)
-            kernel = one.compile(TEMPLATE, "mine::fill<int, 4>")
-            kernel.launch(window, 3)
-            with pytest.raises(gin.ArgumentError, match="another communicator"):
-                kernel.launch(foreign, 3)
-            one.synchronize()
-            assert window.array("i4")[:5].tolist() == [3, 3, 3, 3, 0] and not foreign.array().any()
-
-    gin.spawn(2, rank_main, timeout=60)
 
 
 # -- the cache: once is enough, it does not depend on the backend -----------------------------------------------------

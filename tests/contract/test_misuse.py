@@ -25,22 +25,6 @@ def run(world, line, ranks=2, **settings):
     world.run(ranks, body, **settings)
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_a_strided_put_to_nobody_is_refused_signal_and_all(world, count):
-    with pytest.raises(gin.RangeError, match="put to rank 999999"):
-        run(world, f"net.iput(gin::block, 999999, w, 0, 8, w, 0, 8, 4, {count}, gin::signal_inc{{0}});")
-
-
-@pytest.mark.parametrize("team", ["gin::Team{0, 0, 0}", "gin::Team{0, 1u << 31, 3}", "gin::Team{1, 1, 2}"])
-def test_a_team_that_is_none_is_refused(world, team):
-    with pytest.raises(gin.RangeError, match="barrier"):
-        run(world, f"net.barrier(gin::block, {team});")
-
-
-def test_waiting_for_any_of_no_signals_is_done_at_once(world):
-    run(world, "if (net.wait_any(gin::block, nullptr, nullptr, 0).index != 0) __trap();")
-
-
 def test_a_compile_error_quotes_the_users_own_line(world):
     def body(comm):
         comm.compile(f"{HEAD}\n  int first;\n  net.wiat(gin::thread, 0, 1); }}", "k")

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import gin
+from gin.conformance.wire import faulty
 
-
-@contextmanager
-def faulty(faults: Mapping[str, int]) -> Iterator[None]:
-    """Communicators that are opened meanwhile have a wire with these faults; see csrc/wire/faulty.h."""
-    from gin import _core
-
-    real, options = _core.Fabric, {f"fault.{name}": str(value) for name, value in faults.items()}
-
-    def fabric(wire: str, rank: int, size: int, given: Mapping[str, str]) -> Any:
-        return real(wire, rank, size, {**given, **options})
-
-    with mock.patch.object(_core, "Fabric", fabric if faults else real):
-        yield
+BACKENDS = os.environ.get("GIN_TEST_BACKENDS", "nvshmem,nccl_gin,ibrc_proxy").split(",")
+ROUTES = os.environ.get("GIN_TEST_ROUTES", "direct,native").split(",")
 
 
 @dataclass(frozen=True)
