@@ -85,6 +85,7 @@ class CudaEndpoint final : public Endpoint {
     for (size_t i = 0; i < active_.size() && got < count;) {
       Lane& lane = lanes_[active_[i]];
       got += reap(lane, completions + got, count - got);
+      mark(lane);
       if (lane.pending.empty()) {
         lane.active = false;
         active_[i] = active_.back();
@@ -193,12 +194,17 @@ class CudaEndpoint final : public Endpoint {
     return Code::ok;
   }
 
+  // One mark at a time is under way: each stands between copies that would otherwise follow one another at once, for the
+  // engine that copies and the one that writes words wait for each other there.
   void mark(Lane& lane) {
-    if (!lane.unmarked) return;
+    if (!lane.unmarked || __atomic_load_n(lane.done, __ATOMIC_ACQUIRE) != lane.marked) return;
     lane.unmarked = false;
-    ++lane.marked;
-    const int result = driver().write64(lane.stream, address_of(lane.done), lane.marked, cuda::with_barrier);
-    if (result != cuda::success) break_lane(lane, result);
+    const int result = driver().write64(lane.stream, address_of(lane.done), lane.marked + 1, cuda::with_barrier);
+    if (result == cuda::success) {
+      ++lane.marked;
+    } else {
+      break_lane(lane, result);
+    }
   }
 
   size_t reap(Lane& lane, Completion* completions, size_t count) {

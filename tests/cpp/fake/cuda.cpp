@@ -30,7 +30,7 @@ struct Range {
 
 std::mutex mutex;
 std::map<uint64_t, Range> device, pinned;  // by address
-std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0};
+std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0};
 thread_local void* context = nullptr;
 
 const Range* within(const std::map<uint64_t, Range>& ranges, uint64_t address, uint64_t bytes,
@@ -95,6 +95,7 @@ Stream& stream_of(void* stream) { return *static_cast<Stream*>(stream); }
 void* at(uint64_t address) { return reinterpret_cast<void*>(uintptr_t(address)); }
 
 int write_word(void* stream, uint64_t to, uint64_t value, uint64_t bytes) {
+  ++word_writes;
   if (to % bytes || !reached(to, bytes)) return illegal_address;
   stream_of(stream).put([=] {
     if (bytes == 8)
@@ -138,6 +139,7 @@ API void fake_free(void* memory) {
   device.erase(found);
 }
 API int fake_live() { return live_streams + live_mappings + live_pins; }
+API int fake_word_writes() { return word_writes; }  // that streams were given
 
 API int cuCtxGetCurrent(void** out) { return *out = context, success; }
 API int cuCtxSetCurrent(void* given) { return context = given, success; }
