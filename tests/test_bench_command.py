@@ -4,85 +4,33 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
+from pretended import call, told
 
 from gin.bench import sweep
 from gin.bench.plan import TESTS, Plan
 from gin.bench.report import Reporter
-from gin.bench.results import ROW_FIELDS, environment
 from gin.cli.bench import command as bench
 from gin.cli.info import command as info
 from gin.errors import BootstrapError, KernelError, TimeoutError, UnsupportedError
 
-Told = Callable[[Plan, int, sweep.Sink], None]
 LAUNCHERS = re.compile(r"(GIN_|OMPI_|PMI|SLURM_|MV2_|RANK$|WORLD_SIZE$|LOCAL_)")
 
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
     for name in list(os.environ):
         if LAUNCHERS.match(name):
             monkeypatch.delenv(name)
     monkeypatch.setenv("GIN_CACHE_DIR", str(tmp_path / "cache"))
-
-
-def rows_of(plan: Plan, ranks: int, wrong: int = 0) -> list[dict[str, Any]]:
-    return [
-        {
-            **dict.fromkeys(ROW_FIELDS, 1.0),
-            "test": plan.test,
-            "backend": backend,
-            "route": route,
-            "op": (plan.operations or (plan.definition.operations[0].name,))[0],
-            "platform": "host",
-            "wire": "shm",
-            "scope": "thread",
-            "ctas": 1,
-            "threads": 1,
-            "contexts": 4,
-            "bytes": nbytes,
-            "ranks": ranks,
-            "iterations": 200,
-            "warmup": 10,
-            "wrong": wrong if plan.verify else None,
-        }
-        for nbytes in plan.sizes
-        for backend in plan.backends
-        for route in plan.routes
-        if ("thread", 1, 1, 4, ranks, nbytes, backend, route) not in {done[1:] for done in plan.done}
-    ]
-
-
-def told(*, wrong: int = 0, then: BaseException | None = None, failure: str | None = None, after: int = 10**9) -> Told:
-    """Ranks that tell `after` rows at most, and then fail if `then` is given."""
-
-    def run(plan: Plan, ranks: int, sink: sweep.Sink) -> None:
-        env = {**environment(), "platform": "host", "wire": "shm"}
-        rows = rows_of(plan, ranks, wrong)
-        sink({"event": "begin", "environment": env, "emulated": True, "total": len(rows)})
-        for row in rows[:after]:
-            sink({"event": "point", "shape": "put_signal scope=thread", "bytes": row["bytes"]})
-            sink({"event": "row", "row": row})
-        if failure is not None:
-            sink({"event": "failure", "error": failure, "message": "as rank 0 saw it"})
-        if then is not None:
-            raise then
-        sink({"event": "end", "conditions": {"preemptions": 3, "load": 99.0, "cores": 2, "throttles": 1}})
-
-    return run
-
-
-def call(monkeypatch: pytest.MonkeyPatch, ranks: Told, *arguments: str) -> Result:
-    monkeypatch.setattr(sweep, "run_here", ranks)
-    return CliRunner().invoke(bench, arguments)
 
 
 def test_default_sweep_shows_all_backends_and_both_routes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +108,12 @@ def test_a_failure_is_told_as_its_first_cause(monkeypatch: pytest.MonkeyPatch) -
         ["latency", "--platform", "abacus"],
         ["latency", "--timeout", "soon"],
         ["latency", "--json", "x", "--csv", "x"],
+        ["latency", "--json", "x", "--csv", "./x"],
+        ["latency", "--json", ""],
+        ["latency", "--csv", ""],
+        ["latency", "-f", "nan"],
+        ["latency", "-f", "inf"],
+        ["--resume", ""],
         ["latency", "--json", "missing/out.json"],
         ["latency", "--frobnicate"],
     ],
@@ -232,47 +186,37 @@ def test_what_disturbed_the_machine_is_said_and_kept(monkeypatch: pytest.MonkeyP
     assert json.loads(path.read_text())["remarks"]["conditions"]["preemptions"] == 3
 
 
-# -- going on
+PRETENDING = """
+import sys
+from gin.bench import sweep
+from pretended import told
+sweep.run_here = told()
+sys.argv[0] = "gin"
+from gin.cli.main import main
+main()
+"""
 
 
-def test_an_interrupted_sweep_goes_on_in_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = str(tmp_path / "out.json")
-    arguments = ("latency", "-b", "8", "-e", "64", "--route", "native", "--no-samples", "--json", path)
-    monkeypatch.setattr("sys.argv", ["gin", "bench", *arguments])
-    result = call(monkeypatch, told(then=KeyboardInterrupt(), after=4), *arguments)
-    assert result.exit_code == 130
-    assert f"4 rows are complete; gin bench --resume {path} goes on" in result.stderr
-    before = json.loads(Path(path).read_text())
-    assert (before["complete"], len(before["rows"]), before["remarks"]["interrupted"]) == (False, 4, True)
-
-    monkeypatch.setattr("sys.argv", ["gin", "bench", "--resume", path])
-    result = call(monkeypatch, told(), "--resume", path)
-    assert result.exit_code == 0, result.output
-    after = json.loads(Path(path).read_text())
-    assert after["rows"][:4] == before["rows"]
-    assert len(after["rows"]) == 4 * 3
-    assert len({(row["bytes"], row["backend"]) for row in after["rows"]}) == 12
-    assert (after["complete"], after["command"]) == (True, before["command"])
-
-
-def test_a_sweep_goes_on_with_its_own_options_only_on_its_own_machine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("end", ["| true", ">&-", ">/dev/full", ">&- 2>&-"])
+def test_results_are_written_where_nobody_reads_the_table(tmp_path: Path, end: str) -> None:
     path = tmp_path / "out.json"
-    call(monkeypatch, told(then=KeyboardInterrupt(), after=4), "latency", "--json", str(path))
-    before = json.loads(path.read_text())
+    script = f'{{ "$0" -c "$1" bench latency --json {path}; echo status $? >{tmp_path}/status; }} {end}'
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, PRETENDING], capture_output=True, text=True, env=environ, check=False
+    )
+    assert len(json.loads(path.read_text())["rows"]) == 18 * 6
+    assert (tmp_path / "status").read_text() == "status 0\n"
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert ("No space" in done.stderr) == ("full" in end)
 
-    def never(*_: Any) -> None:
-        raise AssertionError("ranks were started")
 
-    for change in ({"environment": {**before["environment"], "cpu": "another"}}, {"schema": 2}, {"rows": [{}]}):
-        path.write_text(json.dumps({**before, **change}))
-        result = call(monkeypatch, never, "latency", "--resume", str(path))
-        assert result.exit_code == 2, result.output
-        assert str(path) in result.stderr
-    path.write_text(json.dumps(before))
-    assert call(monkeypatch, never, "rate", "--resume", str(path)).exit_code == 2
-    assert json.loads(path.read_text()) == before
+@pytest.mark.parametrize("columns", ["20", "40", "79", "200"])
+def test_the_list_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = call(monkeypatch, told(), "--list").stdout.splitlines()
+    assert max(map(len, lines)) <= max(int(columns), 40)
+    assert any("put_quiet" in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["--minbytes", "--min-bytes"])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gin.bench import results
+from gin.bench.load import parse
 from gin.bench.measure import durations, used_bytes, window_bytes
 from gin.bench.plan import TESTS, Plan, Shape
 from gin.bench.results import Output, recorded_variables, to_csv, to_json
@@ -39,7 +40,7 @@ def row(
     nbytes: int = 8, backend: str = "nvshmem", route: str = "native", wrong: int | None = 0, us: float = 1.5
 ) -> Any:
     sweep = plan(verify=wrong is not None, samples=False)
-    return made_row(sweep, nbytes, [2e3 * us] * 4, wrong=wrong or 0, backend=backend, route=route)
+    return made_row(sweep, nbytes, [2e3 * us] * 8, wrong=wrong or 0, backend=backend, route=route)
 
 
 def test_row_begins_with_the_fields_of_the_schema_in_order() -> None:
@@ -84,6 +85,15 @@ def test_a_row_says_how_sure_its_median_is() -> None:
 def test_no_interval_is_narrower_than_the_clock() -> None:
     made = row(us=1.0)
     assert (made["median_low_us"], made["median_high_us"]) == (0.9975, 1.0025)
+
+
+def test_few_samples_have_no_interval() -> None:
+    for count, known in ((1, False), (5, False), (6, True)):
+        made = made_row(plan(), 8, [2000.0 + i for i in range(count)], wrong=0)
+        assert (made["median_low_us"] is not None, made["median_high_us"] is not None) == (known, known)
+        assert made["step_us"] > 0
+        whole = results.document([made], command=[], emulated=True, env={}, complete=True)
+        assert parse(to_json(whole).encode(), "x").rows
 
 
 def test_overlap_is_the_hidden_part_of_the_shorter() -> None:
@@ -233,12 +243,43 @@ def test_output_discarded_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("path", ["missing/out.json", ".", "/proc/out.json"])
+def test_output_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: str, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "out.json"
+    first, second = Output(str(path)), Output(str(path))
+    first.write("first")
+    with pytest.raises(FileExistsError):
+        second.write("second")
+    second.discard()
+    assert path.read_text() == "first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_output_follows_a_link_that_it_may_replace(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "out.json").write_text("old")
+    (tmp_path / "link").symlink_to(there / "out.json")
+    Output(str(tmp_path / "link"), force=True).write("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (there / "out.json").read_text() == "new"
+
+
+def test_output_of_the_longest_name(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    Output(str(path)).write("x")
+    assert path.read_text() == "x"
+
+
+@pytest.mark.parametrize("path", ["", "missing/out.json", ".", "/proc/out.json", "n" * 256])
 def test_output_that_cannot_be_written_is_noticed_at_once(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(OSError, match=r"folder|No such|denied|not permitted"):
+    with pytest.raises(OSError, match=r"folder|No such|denied|not permitted|empty|too long"):
         Output(path)
 
 

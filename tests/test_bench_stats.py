@@ -94,6 +94,11 @@ def test_sizes_grow_and_stay_inside(minimum: int, maximum: int, factor: float) -
     assert sizes[-1] <= maximum
 
 
+def test_a_huge_factor_gives_one_size() -> None:
+    assert sizes_between(2, 1024, 1e308) == [2]
+    assert sizes_between(0, 1 << 60, 1e308) == [0, 1]
+
+
 @pytest.mark.parametrize(("minimum", "maximum", "factor"), [(9, 8, 2), (8, 64, 1), (8, 64, 0), (8, 64, -2)])
 def test_sizes_that_never_end_are_refused(minimum: int, maximum: int, factor: float) -> None:
     with pytest.raises(ValueError, match=r"above|never"):
@@ -194,8 +199,10 @@ turns = st.lists(st.lists(st.floats(0, 1e9), min_size=1, max_size=40), min_size=
 
 @given(turns)
 def test_the_interval_holds_the_median_and_is_of_samples(values: list[list[float]]) -> None:
-    low, high = median_interval(values)
+    interval = median_interval(values)
     samples = sorted(sample for turn in values for sample in turn)
+    assert (interval is None) == (len(samples) < 6)
+    low, high = interval or (samples[0], samples[-1])
     assert low in samples and high in samples
     assert low <= nearest_rank(samples, 50) <= high
 
@@ -212,8 +219,8 @@ def coverage(between: float, *, turns: int = 10, each: int = 30, runs: int = 400
     held = 0
     for _ in range(runs):
         levels = 100 + between * rng.standard_normal((turns, 1))
-        low, high = median_interval(list(levels + rng.standard_normal((turns, each))))
-        held += low <= 100 <= high
+        interval = median_interval(list(levels + rng.standard_normal((turns, each))))
+        held += interval is not None and interval[0] <= 100 <= interval[1]
     return held / runs
 
 
@@ -222,14 +229,18 @@ def test_the_interval_keeps_its_promise_also_when_turns_differ() -> None:
     assert coverage(1.0) >= 0.90
     assert coverage(10.0) >= 0.90
     assert coverage(0.0, turns=2, each=100) >= 0.93
+    assert coverage(0.0, turns=1, each=6) >= 0.93
+    assert coverage(0.5, turns=3, each=100) >= 0.93
+    assert coverage(0.5, turns=2, each=100) >= 0.90
 
 
 def test_ever_more_samples_narrow_the_interval() -> None:
     rng = np.random.default_rng(3)
     widths = []
     for each in (10, 1000):
-        low, high = median_interval(list(rng.standard_normal((10, each))))
-        widths.append(high - low)
+        interval = median_interval(list(rng.standard_normal((10, each))))
+        assert interval is not None
+        widths.append(interval[1] - interval[0])
     assert widths[1] < widths[0] / 4
 
 

@@ -325,3 +325,24 @@ def test_events_of_spawned_ranks_arrive_while_they_run(monkeypatch: pytest.Monke
     monkeypatch.setitem(vars(gin), "spawn", spawn)
     sweep.run_here(make_plan(), 2, lambda event: seen.append(event["event"]))
     assert seen == ["first", "spawn ends", "last"]
+
+
+def test_events_that_cannot_be_taken_are_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spawn(ranks: int, function: Callable[..., None], plan: Plan, path: str, **settings: Any) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write('{"event": "row"}\n')
+
+    def take(event: sweep.Event) -> None:
+        raise OSError("the terminal has gone")
+
+    monkeypatch.setitem(vars(gin), "spawn", spawn)
+    with pytest.raises(OSError, match="gone"):
+        sweep.run_here(make_plan(), 2, take)
+
+
+def test_a_sweep_is_not_continued_on_other_gpus(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comm, "platform", "cuda")
+    monkeypatch.setattr(sweep.gpus, "facts", lambda: {"gpus": ["H200", "H200"]})
+    with pytest.raises(ConfigError, match="of the GPUs A100, here are H200, H200"):
+        run(make_plan(place=("cuda", "shm"), gpus=("A100",)))
+    assert rows(run(make_plan(place=("cuda", "shm"), gpus=("H200", "H200"))))

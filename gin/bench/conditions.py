@@ -12,7 +12,7 @@ from typing import Any
 from gin.bench import gpus
 from gin.bench.results import usable_cores
 
-__all__ = ["merge", "read", "since", "warnings"]
+__all__ = ["kept", "merge", "read", "since", "warnings"]
 
 _THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count"
 Reading = dict[str, float]
@@ -52,6 +52,12 @@ def since(
         found["load"] = round(os.getloadavg()[0], 2)
     found["cores"] = usable_cores()
     return found
+
+
+def kept(found: Any) -> dict[str, Any]:
+    """The conditions that a file of results tells of, as far as they are numbers."""
+    values = found.items() if isinstance(found, dict) else ()
+    return {name: value for name, value in values if isinstance(value, (int, float)) and not isinstance(value, bool)}
 
 
 def merge(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

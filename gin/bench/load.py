@@ -20,6 +20,8 @@ POSITIVE = ("ranks", "ctas", "threads")
 COUNTS = ("bytes", "iterations", "warmup")
 TIMES = ("min_us", "median_us", "p90_us", "p99_us", "max_us")
 RATES = ("bandwidth_GBps", "rate_Mops")
+_LARGEST = 1 << 62  # of whole numbers
+_DEPTH = 20  # of what the environment and the remarks hold
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def parse(data: bytes, path: str) -> ResultFile:
     if not data.strip():
         raise ResultsError(f"{path}: is empty; the sweep that should have written it did not end")
     try:
-        document = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        document = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant)
     except UnicodeDecodeError:
         raise ResultsError(f"{path}: is not text; give a file that gin bench --json wrote") from None
     except json.JSONDecodeError as error:
@@ -94,29 +96,61 @@ def _checked(document: Any, path: str) -> ResultFile:
     for name, kind, told in kinds:
         if not isinstance(document.get(name), kind):
             raise ResultsError(f"{path}: is damaged: '{name}' should be {told}, not {document.get(name)!r:.40}")
+    head = {name: document.get(name) for name in ("tool", "command", "environment", "remarks", "started")}
+    reason = _defect(head)
+    if reason:
+        raise ResultsError(f"{path}: is damaged: beside the rows it holds {reason}")
+    head = _legible(head)
     for index, row in enumerate(document["rows"]):
         reason = _row_defect(row)
         if reason:
             raise ResultsError(f"{path}: is damaged: row {index}: {reason}")
     return ResultFile(
         path=path,
-        tool=document["tool"],
-        command=tuple(map(str, document["command"])),
+        tool=head["tool"],
+        command=tuple(map(str, head["command"])),
         emulated=document["emulated"],
         complete=document.get("complete", True) is True,
-        environment=document["environment"],
+        environment=head["environment"],
         rows=tuple(document["rows"]),
-        started=document["started"] if isinstance(document.get("started"), str) else None,
-        remarks=document["remarks"] if isinstance(document.get("remarks"), dict) else {},
+        started=head["started"] if isinstance(head["started"], str) else None,
+        remarks=head["remarks"] if isinstance(head["remarks"], dict) else {},
     )
 
 
+def _legible(value: Any) -> Any:
+    """A value in whose texts everything is spelled out that is no visible character, or could steer a terminal."""
+    if isinstance(value, str) and not value.isprintable():
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    if isinstance(value, dict):
+        return {_legible(name): _legible(part) for name, part in value.items()}
+    return [_legible(part) for part in value] if isinstance(value, list) else value
+
+
+def _defect(value: Any, depth: int = 0) -> str | None:
+    """What keeps a value from being written again, or None."""
+    if depth > _DEPTH:
+        return "lists or objects inside each other without end"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "a number that is too large"
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next(filter(None, (_defect(part, depth + 1) for part in inner)), None)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and value.isprintable()
+
+
 def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= _LARGEST
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 and math.isfinite(value)
+    return _is_finite(value) and value >= 0
 
 
 def _is_optional_number(value: Any) -> bool:
@@ -128,19 +162,27 @@ def _is_numbers(value: Any) -> bool:
 
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (TEXTS, lambda value: isinstance(value, str) and value != "", "text"),
+    (TEXTS, _is_text, "text of visible characters"),
     (POSITIVE, lambda value: _is_whole(value, 1), "a whole number of at least 1"),
     (COUNTS, lambda value: _is_whole(value, 0), "a whole number"),
     (TIMES, _is_number, "a time of at least 0"),
     (RATES, _is_optional_number, "a number of at least 0, or null"),
     (("wrong",), lambda value: value is None or _is_whole(value, 0), "a whole number, or null"),
 )
+_LISTS = ("samples_us", "turns_us", "ends_us")
 # Fields that a row may have besides those of the schema.
 _OPTIONAL: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("contexts",), lambda value: _is_whole(value, 1), "a whole number of at least 1"),
+    (("contexts", "messages", "samples"), lambda value: _is_whole(value, 1), "a whole number of at least 1"),
     (("outliers",), lambda value: _is_whole(value, 0), "a whole number"),
-    (("median_low_us", "median_high_us", "p999_us", "mean_us"), _is_optional_number, "a number, or null"),
-    (("samples_us", "turns_us", "ends_us"), _is_numbers, "a list of times"),
+    (
+        ("median_low_us", "median_high_us", "step_us", "p999_us", "mean_us", "stdev_us", "transfer_us", "compute_us"),
+        _is_optional_number,
+        "a time of at least 0, or null",
+    ),
+    (("overlap_percent",), _is_optional_number, "a number of at least 0, or null"),
+    (("drift",), _is_finite, "a number"),
+    (("drifted", "steady"), lambda value: value is None or isinstance(value, bool), "true, false or null"),
+    (_LISTS, _is_numbers, "a list of times"),
 )
 
 
@@ -158,6 +200,10 @@ def _row_defect(row: Any) -> str | None:
         for name in names:
             if name in row and not fits(row[name]):
                 return f"'{name}' should be {told}, not {row[name]!r:.40}"
+    for name, value in row.items():  # fields of later versions are kept, so that they are written again
+        reason = None if name in _LISTS else _defect(value)
+        if reason:
+            return f"'{name}' holds {reason}"
     times = [row[name] for name in TIMES]
     if times != sorted(times):
         return f"its times do not ascend from min_us to max_us: {times}"

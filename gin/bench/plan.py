@@ -53,7 +53,7 @@ def sizes_between(minimum: int, maximum: int, factor: float) -> list[int]:
         sizes.append(size)
         if len(sizes) > MAX_ROWS:
             raise ValueError(f"a step factor of {factor:g} gives more than {MAX_ROWS} sizes; give a larger one")
-        size = max(size + 1, int(size * factor))
+        size = max(size + 1, int(min(size * factor, maximum + 1)))
     return sizes
 
 
@@ -101,6 +101,7 @@ class Plan:
     samples: bool = True  # keep every sample in the results
     done: frozenset[Identity] = frozenset()  # measured before
     place: tuple[str, str] | None = None  # platform and wire of what was measured before
+    gpus: tuple[str, ...] | None = None  # the GPUs it was measured on
     command: tuple[str, ...] = field(default=())
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ class Reporter:
     runs  how often the plan is run, for different numbers of ranks
     """
 
-    def __init__(self, plan: Plan, terminal: IO[str], *, kept: Sequence[Row] = (), runs: int = 1) -> None:
+    def __init__(self, plan: Plan, terminal: IO[str] | None, *, kept: Sequence[Row] = (), runs: int = 1) -> None:
         self.plan = plan
         self.rows: list[Row] = list(kept)
         self._kept = [identity_of(row) for row in kept]
@@ -36,6 +37,7 @@ class Reporter:
         self.emulated = True
         self.conditions: dict[str, Any] = {}
         self.interrupted = False
+        self.begun = False
         self._runs = runs
         self._measured = 0
         self._before = 0  # rows of earlier runs
@@ -44,7 +46,7 @@ class Reporter:
         self._task: Any = None
 
     def __enter__(self) -> Reporter:
-        if self._terminal.isatty():
+        if self._terminal is not None and self._terminal.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -62,13 +64,14 @@ class Reporter:
 
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
-            self._progress.stop()
+            with contextlib.suppress(OSError):  # a terminal that has gone
+                self._progress.stop()
 
     def handle(self, event: Event) -> None:
         """Takes one event of gin.bench.sweep."""
         kind = event["event"]
         if kind == "begin":
-            self.environment, self.emulated = event["environment"], event["emulated"]
+            self.environment, self.emulated, self.begun = event["environment"], event["emulated"], True
             self._before = self._measured
             self._update(total=self._before + event["total"] * self._runs, description=self.plan.test)
             self._runs -= 1
@@ -96,7 +99,10 @@ class Reporter:
 
     def _update(self, **fields: Any) -> None:
         if self._progress is not None:
-            self._progress.update(self._task, **fields)
+            try:
+                self._progress.update(self._task, **fields)
+            except OSError:
+                self._progress = None
 
     @property
     def wrong(self) -> int:

@@ -49,6 +49,7 @@ MORE_FIELDS = (
     "samples",
     "median_low_us",
     "median_high_us",
+    "step_us",
     "mean_us",
     "stdev_us",
     "p999_us",
@@ -156,7 +157,7 @@ class Output:
     """A result file that is claimed before the sweep and appears, whole, after it.
 
     A path of `-` is the standard output. Raises FileExistsError when the file exists and `force` is false, and OSError
-    when nothing can be written there.
+    when nothing can be written there. With `force` a link is followed, and the file that it names is replaced.
     """
 
     def __init__(self, path: str, *, force: bool = False) -> None:
@@ -164,7 +165,11 @@ class Output:
         self._force = force
         self._temporary: str | None = None
         self._stream: IO[str] | None = None
+        if not path:
+            raise FileNotFoundError(2, "the name is empty", path)
         if path == "-":
+            if sys.stdout is None:
+                raise OSError(9, "the standard output is closed")
             self._stream = sys.stdout
         elif os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             if os.path.isdir(path):
@@ -174,8 +179,10 @@ class Output:
         else:
             if os.path.lexists(path) and not force:
                 raise FileExistsError(17, "exists", path)
-            folder, name = os.path.split(path)
-            handle, self._temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+            folder, name = os.path.split(os.path.realpath(path) if force else path)
+            if len(os.fsencode(name)) > os.pathconf(folder or ".", "PC_NAME_MAX"):
+                raise OSError(36, "File name too long", path)
+            handle, self._temporary = tempfile.mkstemp(prefix=f".{name[:32]}.", dir=folder or ".")
             os.fchmod(handle, 0o666 & ~_umask())
             os.close(handle)
 
@@ -184,23 +191,48 @@ class Output:
         if self._stream is not None:
             self._stream.write(text)
             self._stream.flush()
+            self.discard()
             return
         assert self._temporary is not None
         with open(self._temporary, "w", encoding="utf-8") as file:
             file.write(text)
         if self._force:
-            os.replace(self._temporary, self.path)
+            os.replace(self._temporary, os.path.realpath(self.path))
         else:
-            os.link(self._temporary, self.path)  # fails, rather than replaces, when the name is taken
-            os.unlink(self._temporary)
+            _move_to_new(self._temporary, self.path)
         self._temporary = None
 
     def discard(self) -> None:
         """Leaves nothing behind; what was written stays."""
+        if self._stream is not None and self._stream is not sys.stdout:
+            with contextlib.suppress(OSError):
+                self._stream.close()
         if self._temporary is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
             self._temporary = None
+
+
+def _move_to_new(source: str, target: str) -> None:
+    """Renames a file, and fails, rather than replaces, when the name is taken."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links; what appears between the two calls is replaced
+        if os.path.lexists(target):
+            raise FileExistsError(17, "exists", target) from None
+        os.rename(source, target)
+    else:
+        os.unlink(source)
+
+
+def abandon(stream: IO[str]) -> None:
+    """Sends what a stream that takes no more still holds to nowhere, so that the interpreter's end does not complain."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _umask() -> int:

@@ -12,7 +12,7 @@ from gin.errors import ResultsError
 
 __all__ = ["identity_of", "resumed"]
 
-_SAME = ("gin", "cpu", "cores", "machine", "kernel")
+_SAME = ("gin", "python", "numpy", "system", "kernel", "machine", "cpu", "cores")
 
 
 def identity_of(row: Row) -> Identity:
@@ -28,13 +28,29 @@ def resumed(plan: Plan, before: ResultFile) -> Plan:
         raise ResultsError(f"{before.path}: holds results of {', '.join(sorted(tests))}, not of {plan.test}")
     here = results.environment()
     for name in _SAME:
-        if name in before.environment and before.environment[name] != here[name]:
-            raise ResultsError(
-                f"{before.path}: was measured with {name} {before.environment[name]}, here it is {here[name]}: "
-                "one file holds results of one machine and version; measure into a new file"
-            )
+        _require_same(before, name, before.environment.get(name), here[name])
+    variables = before.environment.get("variables")
+    variables = variables if isinstance(variables, dict) else {}
+    for name in sorted({*variables, *here["variables"]}):
+        _require_same(before, name, variables.get(name, "unset"), here["variables"].get(name, "unset"))
+    verified = {row["wrong"] is not None for row in before.rows}
+    if verified - {plan.verify}:
+        raise ResultsError(f"{before.path}: payloads were {'' if True in verified else 'not '}verified; go on likewise")
+    iterations = {row["iterations"] for row in before.rows} - {plan.iterations}
+    if plan.iterations is not None and iterations:
+        raise ResultsError(f"{before.path}: was measured with {iterations.pop()} iterations, not {plan.iterations}")
     places = {(row["platform"], row["wire"]) for row in before.rows}
     if len(places) > 1:
         raise ResultsError(f"{before.path}: holds results of several platforms or wires")
     done = frozenset(identity_of(row) for row in before.rows)
-    return replace(plan, done=done, place=next(iter(places), None))
+    gpus = before.environment.get("gpus")
+    names = tuple(map(str, gpus)) if isinstance(gpus, list) else None
+    return replace(plan, done=done, place=next(iter(places), None), gpus=names)
+
+
+def _require_same(before: ResultFile, name: str, then: object, now: object) -> None:
+    if then != now:
+        raise ResultsError(
+            f"{before.path}: was measured with {name} {then}, here it is {now}: "
+            "one file holds results of one machine, version and setting; measure into a new file"
+        )

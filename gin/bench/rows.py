@@ -77,7 +77,10 @@ def make_row(
     samples = np.concatenate(turns)
     summary = summarize(samples)
     quantum = resolution_ns * scale
-    low, high = median_interval(turns)
+    interval = median_interval(turns)
+    # No interval is narrower than the step of the clock.
+    low = interval and _digits(max(min(interval[0], summary.median - quantum / 2), 0.0))
+    high = interval and _digits(max(interval[1], summary.median + quantum / 2))
     count, moved = made.moved(nbytes, identity["ranks"])
     moving = trend(times.order)
     identity = dict(identity)
@@ -103,9 +106,9 @@ def make_row(
         "contexts": contexts,
         "messages": made.messages(nbytes),
         "samples": summary.count,
-        # No interval is narrower than the step of the clock.
-        "median_low_us": _digits(max(min(low, summary.median - quantum / 2), 0.0)),
-        "median_high_us": _digits(max(high, summary.median + quantum / 2)),
+        "median_low_us": low,
+        "median_high_us": high,
+        "step_us": _digits(quantum),
         "mean_us": _digits(summary.mean),
         "stdev_us": _digits(summary.stdev),
         "p999_us": _digits(summary.p999),

@@ -62,7 +62,8 @@ _STUDENT_95 = (
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _NORMAL_95 = 1.95996
-_LEAST_BATCHES = 5  # fewer say too little of how much they differ
+_LEAST_SAMPLES = 6  # the least and the largest of fewer hold the median with less than 95 %
+_PIECES = 5  # that a single turn is cut into
 
 
 def student_95(degrees: int) -> float:
@@ -74,20 +75,24 @@ def student_95(degrees: int) -> float:
     return _NORMAL_95 + 2.37 / degrees + 2.8 / degrees**2
 
 
-def median_interval(turns: Sequence[npt.ArrayLike]) -> tuple[float, float]:
-    """The 95 % interval of the median of all turns' samples: two of the samples, by their ranks.
+def median_interval(turns: Sequence[npt.ArrayLike]) -> tuple[float, float] | None:
+    """The 95 % interval of the median of all turns' samples: two of the samples, by their ranks. None with fewer than six
+    samples, which have no such interval.
 
     Samples of one turn resemble each other more than those of another turn, so that the ranks do not come from the number
     of samples alone. How far the turns disagree about the share of samples below the median is measured, and the ranks lie
-    as far apart as that, and never closer than for independent samples. Fewer than five turns are cut into pieces.
+    as far apart as that, and never closer than for independent samples. A single turn is cut into pieces; how far another
+    one would lie from it, it cannot say.
     """
     batches = _batches([np.asarray(turn, dtype=np.float64).ravel() for turn in turns])
     ordered = np.sort(np.concatenate(batches)) if batches else np.empty(0)
     if ordered.size == 0:
         raise ValueError("an interval of no samples")
+    if ordered.size < _LEAST_SAMPLES:
+        return None
     median = nearest_rank(ordered, 50)
     half = _NORMAL_95 * 0.5 / math.sqrt(ordered.size)
-    if len(batches) >= _LEAST_BATCHES:
+    if len(batches) > 1:
         shares = np.array([(np.mean(batch < median) + np.mean(batch <= median)) / 2 for batch in batches])
         half = max(half, student_95(len(shares) - 1) * float(shares.std(ddof=1)) / math.sqrt(len(shares)))
     low = math.floor((0.5 - half) * ordered.size)
@@ -96,14 +101,11 @@ def median_interval(turns: Sequence[npt.ArrayLike]) -> tuple[float, float]:
 
 
 def _batches(turns: list[npt.NDArray[np.float64]]) -> list[npt.NDArray[np.float64]]:
-    """The turns, each cut into as many pieces as make enough batches, where there are samples for that."""
+    """The turns, or the pieces of a single one, where there are samples for that."""
     turns = [turn for turn in turns if turn.size]
-    if not turns or len(turns) >= _LEAST_BATCHES:
-        return turns
-    pieces = -(-_LEAST_BATCHES // len(turns))
-    if min(turn.size for turn in turns) < 2 * pieces:
-        return turns
-    return [piece for turn in turns for piece in np.array_split(turn, pieces)]
+    if len(turns) == 1 and turns[0].size >= 2 * _PIECES:
+        return list(np.array_split(turns[0], _PIECES))
+    return turns
 
 
 def outliers(samples: npt.ArrayLike, quantum: float = 0.0) -> int:

@@ -89,8 +89,15 @@ def _spawned(plan: Plan, events: str) -> None:
 def _following(path: Path, sink: Sink) -> Any:
     """Calls `sink` for each event that is written to `path`, from a thread of its own, until the block ends."""
     done = threading.Event()
+    failures: list[Exception] = []
 
     def follow() -> None:
+        try:
+            read()
+        except Exception as error:
+            failures.append(error)
+
+    def read() -> None:
         rest = ""
         with open(path, encoding="utf-8") as file:
             while True:
@@ -109,6 +116,8 @@ def _following(path: Path, sink: Sink) -> Any:
     finally:
         done.set()
         thread.join()
+    if failures:
+        raise failures[0]
 
 
 def _nobody(event: Event) -> None:
@@ -170,6 +179,10 @@ def _points(plan: Plan, sessions: list[Session], tell: Sink) -> list[Point]:
             f"the results so far are of platform and wire {plan.place}, these would be of "
             f"{(comm.platform, comm.config.wire)}; give --platform and --wire as before"
         )
+    if plan.gpus is not None and comm.platform == "cuda":
+        here = tuple(map(str, gpus.facts().get("gpus", ())))
+        if here != plan.gpus:
+            raise ConfigError(f"the results so far are of the GPUs {', '.join(plan.gpus)}, here are {', '.join(here)}")
     points = []
     possible = 0
     for shape, nbytes in plan.points():

@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 import gin.ranks
 from gin.backends import NAMES
-from gin.bench import sweep
+from gin.bench import conditions, sweep
 from gin.bench.load import ResultFile, load
 from gin.bench.plan import ROUTES, SCOPES, TESTS, Plan, format_size, sizes_between
 from gin.bench.report import Reporter
-from gin.bench.results import Output, to_csv, to_json
+from gin.bench.results import ROW_FIELDS, Output, abandon, to_csv, to_json
 from gin.bench.resume import resumed
+from gin.cli.interrupts import terminated_as_interrupted, undisturbed
 from gin.config import Config, parse_duration, parse_size
 from gin.errors import ConfigError, Error, ResultsError
 
@@ -175,7 +175,10 @@ CTAS, THREADS, CONTEXTS, RANKS = (_Parsed("list", _counts(most)) for most in (65
 @click.option("--csv", "csv_path", metavar="FILE|-", type=click.Path(), help="Write the results as CSV.")
 @click.option("--samples/--no-samples", default=True, show_default=True, help="Keep every sample in the JSON.")
 @click.option(
-    "--resume", metavar="FILE", type=click.Path(), help="Go on with a sweep that ended early, in its own file."
+    "--resume",
+    metavar="FILE",
+    type=click.Path(),
+    help="Go on with a sweep that ended early, as it was started, in its own file.",
 )
 @click.option("--force", is_flag=True, help="Replace result files that exist.")
 @click.option("--baseline", is_flag=True, help="First say what this machine does without gin.")
@@ -189,8 +192,8 @@ def command(ctx: click.Context, /, test: str | None, listing: bool, **options: A
         click.echo(_listing())
         return
     before = None
-    if options["resume"]:
-        before, test, options = _before(test, options)
+    if options["resume"] is not None:
+        before, test, options = _before(ctx, test, options)
     if test is None:
         raise click.UsageError(f"give a test: {', '.join(TESTS)}; or --list")
     job = _launched()
@@ -201,15 +204,17 @@ def command(ctx: click.Context, /, test: str | None, listing: bool, **options: A
     leads = job is None or job.rank == 0
     outputs = _claim_outputs(options) if leads else []
     try:
-        with _terminated_as_interrupted() if job is None else contextlib.nullcontext():
+        with terminated_as_interrupted() if job is None else contextlib.nullcontext():
             ctx.exit(_sweep(plan, ranks, job is not None, leads, options["baseline"], outputs, before))
     finally:
         for output, _ in outputs:
             output.discard()
 
 
-def _before(test: str | None, options: dict[str, Any]) -> tuple[ResultFile, str | None, dict[str, Any]]:
-    """The results so far, and the test and options of their sweep where none are given."""
+def _before(
+    ctx: click.Context, test: str | None, options: dict[str, Any]
+) -> tuple[ResultFile, str | None, dict[str, Any]]:
+    """The results so far, and the test and options of their sweep: those of its command, where the file says it."""
     path = options["resume"]
     if options["json_path"] not in (None, path):
         raise click.UsageError(f"--resume goes on in {path}; leave --json out")
@@ -217,13 +222,29 @@ def _before(test: str | None, options: dict[str, Any]) -> tuple[ResultFile, str 
         before = load(path)
     except ResultsError as error:
         raise click.UsageError(str(error)) from None
-    if test is None:
-        if before.command[:2] != ("gin", "bench"):
+    if before.command[:2] != ("gin", "bench"):
+        if test is None:
             raise click.UsageError(f"{path}: does not say its command; repeat the test and its options")
-        repeated = command.make_context("gin bench", list(before.command[2:])).params
-        test = repeated.pop("test") or (before.rows[0]["test"] if before.rows else None)
-        options = repeated
-    return before, test, {**options, "resume": path, "json_path": path, "force": True}
+        return before, test, {**options, "json_path": path, "force": True}
+    given = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
+    other = [p.opts[0] for p in given if p.name not in ("test", "resume", "json_path", "force", "baseline")]
+    if other:
+        raise click.UsageError(f"--resume goes on as {path} was started; leave {', '.join(other)} out")
+    repeated = dict(command.make_context("gin bench", list(before.command[2:])).params)
+    started = repeated.pop("test") or (before.rows[0]["test"] if before.rows else None)
+    if test not in (None, started):
+        raise click.UsageError(f"{path}: holds results of {started}, not of {test}")
+    _require_table(repeated["csv_path"])
+    return before, started, {**repeated, "baseline": options["baseline"], "json_path": path, "force": True}
+
+
+def _require_table(path: str | None) -> None:
+    """Only a CSV file of results is replaced when a sweep goes on."""
+    if path is None or not os.path.isfile(path):
+        return
+    with open(path, encoding="utf-8", errors="replace") as file:
+        if not file.readline(4096).startswith(",".join(ROW_FIELDS[:5])):
+            raise click.UsageError(f"{path} is no CSV of gin bench; give it another name, and go on again")
 
 
 def _resumed(plan: Plan, before: ResultFile) -> Plan:
@@ -235,37 +256,21 @@ def _resumed(plan: Plan, before: ResultFile) -> Plan:
     return replace(found, command=command)
 
 
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, by which a CI job is cancelled, does what Ctrl-C does: what was measured is kept."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 def _listing() -> str:
     from gin.cli import found
 
+    width = max(_width(sys.stdout), 40)
     lines = ["tests"]
     for test in TESTS.values():
         lines.append(f"  {test.name} ({format_size(test.min_bytes)} to {format_size(test.max_bytes)} by default)")
         for made in test.operations:
-            lines += textwrap.wrap(
-                made.definition, 100, initial_indent=f"    {made.name:<18}", subsequent_indent=" " * 22
-            )
+            text = f"{made.name:<17} {made.definition}"
+            indent = " " * (22 if width >= 80 else 6)
+            lines += textwrap.wrap(text, min(width, 100), initial_indent="    ", subsequent_indent=indent)
     lines.append("backends")
     for state in found.backends(Config.from_sources()):
-        lines.append(f"  {state.name:<12}" + ("usable" if state.usable else f"not usable: {state.reason}"))
+        text = f"{state.name:<11} " + ("usable" if state.usable else f"not usable: {state.reason}")
+        lines += textwrap.wrap(text, min(width, 100), initial_indent="  ", subsequent_indent=" " * 6)
     lines.append("scopes\n  " + ", ".join(SCOPES))
     lines.append("routes\n  " + ", ".join(ROUTES))
     return "\n".join(lines)
@@ -344,8 +349,8 @@ Outputs = list[tuple[Output, str]]
 
 def _claim_outputs(options: dict[str, Any]) -> Outputs:
     """The files that the results go to, claimed now, so that a long sweep does not end with nowhere to write."""
-    wanted = [(options[f"{kind}_path"], kind) for kind in ("json", "csv") if options[f"{kind}_path"]]
-    if len(wanted) == 2 and wanted[0][0] == wanted[1][0]:
+    wanted = [(options[f"{kind}_path"], kind) for kind in ("json", "csv") if options[f"{kind}_path"] is not None]
+    if len(wanted) == 2 and len({path if path == "-" else os.path.realpath(path) for path, _ in wanted}) == 1:
         raise click.UsageError(f"--json and --csv both want {wanted[0][0]}")
     outputs: Outputs = []
     try:
@@ -356,7 +361,7 @@ def _claim_outputs(options: dict[str, Any]) -> Outputs:
         raise click.UsageError(f"{path} exists; give another name, or --force to replace it") from None
     except OSError as error:
         _discard(outputs)
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise click.UsageError(f"cannot write {path or repr(path)}: {error.strerror}") from None
     return outputs
 
 
@@ -379,9 +384,9 @@ def _sweep(
     shown = sys.stderr if quiet else sys.stdout
     reporter = Reporter(plan, sys.stderr, kept=before.rows if before else (), runs=len(ranks))
     if before is not None:
-        reporter.environment, reporter.emulated = dict(before.environment), before.emulated
+        reporter.conditions = conditions.kept(before.remarks.get("conditions"))
     if baseline and leads:
-        shown.write(_baseline_text())
+        _show(shown, _baseline_text())
     status = OK
     with reporter:
         try:
@@ -398,16 +403,32 @@ def _sweep(
                 click.echo(f"gin bench: {type(error).__name__}: {error}", err=True)
     if not leads:
         return status
-    if reporter.rows:
-        shown.write(reporter.text(_width(shown)))
-        shown.flush()
-    if status == INTERRUPTED:
-        click.echo(_interrupted_text(outputs, reporter), err=True)
-    if reporter.wrong and status == OK:
-        status = WRONG
-    if reporter.rows or status == OK:
-        status = _write(outputs, reporter, status)
+    if before is not None and not reporter.begun:
+        click.echo(f"gin bench: nothing was measured; {before.path} is as it was", err=True)
+        return status
+    with undisturbed():
+        if reporter.wrong and status == OK:
+            status = WRONG
+        if reporter.rows or status == OK:
+            status = _write(outputs, reporter, status)
+        if reporter.rows:
+            _show(shown, reporter.text(_width(shown)))
+        if reporter.interrupted:
+            click.echo(_interrupted_text(outputs, reporter), err=True)
     return status
+
+
+def _show(stream: IO[str] | None, text: str) -> None:
+    """Writes to a terminal or pipe. That nobody reads there is no failure of the sweep."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            click.echo(f"gin bench: cannot write the table: {error.strerror}", err=True)
+        abandon(stream)
 
 
 def _interrupted_text(outputs: Outputs, reporter: Reporter) -> str:
@@ -423,13 +444,15 @@ def _write(outputs: Outputs, reporter: Reporter, status: int) -> int:
             output.write(to_json(document) if kind == "json" else to_csv(reporter.rows))
         except OSError as error:
             click.echo(f"gin bench: cannot write {output.path}: {error.strerror}", err=True)
+            if output.path == "-":
+                abandon(sys.stdout)
             status = status or WRONG
     return status
 
 
-def _width(stream: IO[str]) -> int:
+def _width(stream: IO[str] | None) -> int:
     """Columns of the terminal; what goes to a file or a pipe is as wide as it needs to be, within reason."""
-    if stream.isatty() or "COLUMNS" in os.environ:
+    if (stream is not None and stream.isatty()) or "COLUMNS" in os.environ:
         return shutil.get_terminal_size((100, 24)).columns
     return 200
 

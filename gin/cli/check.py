@@ -12,7 +12,7 @@ import click
 
 from gin.backends import NAMES
 from gin.bench.results import Output
-from gin.sim.check import Failure, Plan, Report, check
+from gin.sim.check import TURNS, Failure, Plan, Report, check
 from gin.sim.launch import Script
 from gin.sim.model import PRESETS
 from gin.sim.options import FAULTS
@@ -71,6 +71,13 @@ def _backends(context: click.Context, parameter: click.Parameter, value: str | N
 @click.option(
     "--route", type=click.Choice(["native", "direct", "auto"]), help="As gin.init takes it.  [default: native]"
 )
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1000),
+    default=TURNS,
+    show_default=True,
+    help="Turns of threads, proxies and messages after which a run does not end.",
+)
 @click.option("--trace", "trace_path", metavar="FILE|-", help="Write all events of the run that failed.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write what was found as JSON.")
 @click.option("--force", is_flag=True, help="Replace result files that exist.")
@@ -93,7 +100,7 @@ def command(
         for backend in options["backend"]:
             settings = {"backend": backend, **{name: options[name] for name in ("policy", "faults", "model", "route")}}
             variables = {f"GIN_{name.upper()}": value for name, value in settings.items() if value is not None}
-            plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables)
+            plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
             reports.append(_run(plan, backend, quiet=any(o.path == "-" for o in outputs.values())))
         _write(outputs, reports)
     finally:

@@ -14,10 +14,11 @@ import click
 
 from gin.bench.load import ResultFile, load
 from gin.bench.plan import TESTS
+from gin.bench.results import Output, abandon
 from gin.compare import text
 from gin.compare.fit import require_fit, warnings
 from gin.compare.join import FIELDS, Comparison, Located, compare, default_dimension, file_names, located
-from gin.compare.judge import Verdict, explain, judge
+from gin.compare.judge import Verdict, judge, require_fields
 from gin.compare.ratio import METRICS
 from gin.compare.threshold import Threshold, parse_conditions, parse_threshold, parse_thresholds
 from gin.errors import Error, ResultsError
@@ -25,7 +26,6 @@ from gin.errors import Error, ResultsError
 __all__ = ["command"]
 
 OK, CROSSED, USAGE = 0, 1, 2
-_SHOWN = 5  # crossings of a threshold that are listed
 
 EPILOG = """\b
 Examples:
@@ -80,8 +80,9 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str | Non
     "--output",
     metavar="FILE",
     type=click.Path(),
-    help="Where Markdown or JSON goes.",
+    help="Where Markdown or JSON goes, while the table is shown.",
 )
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @click.pass_context
 def command(context: click.Context, /, files: tuple[str, ...], **options: Any) -> None:
     """Compare results row by row.
@@ -91,16 +92,35 @@ def command(context: click.Context, /, files: tuple[str, ...], **options: Any) -
     """
     if options["markdown"] and options["as_json"]:
         raise click.UsageError("--markdown or --json, not both")
-    if options["output"] and not (options["markdown"] or options["as_json"]):
+    if options["output"] is not None and not (options["markdown"] or options["as_json"]):
         raise click.UsageError("--output goes with --markdown or --json")
     try:
-        context.exit(_compare(files, options))
+        with _claimed(options["output"], options["force"]) as output:
+            context.exit(_compare(files, options, output))
     except Error as error:
         click.echo(f"gin compare: {error}", err=True)
         context.exit(USAGE)
 
 
-def _compare(paths: Sequence[str], options: dict[str, Any]) -> int:
+@contextlib.contextmanager
+def _claimed(path: str | None, force: bool) -> Iterator[Output | None]:
+    """The output, claimed before the work; nothing is left of it when that fails."""
+    if path is None:
+        yield None
+        return
+    try:
+        output = Output(path, force=force)
+    except FileExistsError:
+        raise ResultsError(f"{path} exists; give another name, or --force to replace it") from None
+    except OSError as error:
+        raise ResultsError(f"cannot write {path or repr(path)}: {error.strerror}") from None
+    try:
+        yield output
+    finally:
+        output.discard()
+
+
+def _compare(paths: Sequence[str], options: dict[str, Any], output: Output | None) -> int:
     thresholds = _thresholds(options)
     files = [load(path) for path in paths]
     names = file_names(files)
@@ -112,7 +132,7 @@ def _compare(paths: Sequence[str], options: dict[str, Any]) -> int:
     remarks = warnings(files, names) + (comparison.remarks if comparison else [])
     if comparison and comparison.dimension == "file":
         remarks.append("a file is one run: the intervals do not hold what differs from run to run")
-    _show(comparison, verdicts, remarks, rows, options)
+    _show(comparison, verdicts, remarks, rows, options, output)
     wrong = any(row["wrong"] for row in rows)
     return CROSSED if wrong or any(verdict.crossings for verdict in verdicts) else OK
 
@@ -122,7 +142,7 @@ def _thresholds(options: dict[str, Any]) -> list[Threshold]:
     if options["thresholds"]:
         path = options["thresholds"]
         try:
-            with open(path, encoding="utf-8") as lines:
+            with open(path, encoding="utf-8-sig") as lines:
                 more = parse_thresholds(lines)
         except (OSError, UnicodeDecodeError) as error:
             raise ResultsError(
@@ -143,6 +163,7 @@ def _selected(files: Sequence[ResultFile], where: str | None) -> list[Located]:
     if where is None:
         return rows
     conditions = parse_conditions(where)
+    require_fields(conditions, rows, f"--where {where}")
     kept = [row for row in rows if all(condition.holds({**row.row, "file": row.file}) for condition in conditions)]
     if not kept:
         raise ResultsError(f"--where {where}: matches none of {len(rows)} rows")
@@ -174,17 +195,20 @@ def _show(
     remarks: Sequence[str],
     rows: Sequence[Located],
     options: dict[str, Any],
+    output: Output | None,
 ) -> None:
     formatted = None
     if options["markdown"]:
-        formatted = text.markdown(comparison, verdicts, remarks)
+        formatted = text.markdown(comparison, verdicts, remarks, rows)
     elif options["as_json"]:
         formatted = text.to_json(comparison, verdicts, remarks)
-    if formatted is not None and not options["output"]:
+    if formatted is not None and output is None:
         click.echo(formatted, nl=False)
         return
-    if formatted is not None:
-        _write(options["output"], formatted)
+    if formatted is not None and output is not None:
+        _write(output, formatted)
+        if output.path == "-":
+            return
     width = _width()
     for line in remarks:
         click.echo(_wrapped(line, width))
@@ -193,29 +217,27 @@ def _show(
         for line in text.summaries(comparison):
             click.echo(_wrapped(line, width))
     for verdict in verdicts:
-        click.echo("\n".join(_verdict_lines(verdict, rows)))
+        click.echo(_filled(str(verdict), width, "", "  "))
+        for line in text.crossings(verdict, rows):
+            click.echo(_filled(line, width, "  ", "    "))
 
 
-def _verdict_lines(verdict: Verdict, rows: Sequence[Located]) -> Iterator[str]:
-    yield str(verdict)
-    for key, value in verdict.crossings[:_SHOWN]:
-        yield f"  {value.value:.4g}  {explain(key, rows)}"
-    if len(verdict.crossings) > _SHOWN:
-        yield f"  and {len(verdict.crossings) - _SHOWN} more"
-
-
-def _write(path: str, formatted: str) -> None:
+def _write(output: Output, formatted: str) -> None:
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(formatted)
+        output.write(formatted)
     except OSError as error:
-        raise ResultsError(f"cannot write {path}: {error.strerror}") from None
+        if output.path == "-":
+            abandon(sys.stdout)
+        raise ResultsError(f"cannot write {output.path}: {error.strerror}") from None
 
 
 def _wrapped(line: str, width: int) -> str:
-    return "\n".join(
-        f"# {part}" for part in textwrap.wrap(line, max(width, 40) - 2, subsequent_indent="  ", break_on_hyphens=False)
-    )
+    return _filled(line, width, "# ", "#   ")
+
+
+def _filled(line: str, width: int, first: str, rest: str) -> str:
+    shape: dict[str, Any] = {"break_on_hyphens": False, "replace_whitespace": False, "drop_whitespace": True}
+    return textwrap.fill(line, max(width, 40), initial_indent=first, subsequent_indent=rest, **shape)
 
 
 def _width() -> int:

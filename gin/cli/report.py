@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from gin.bench.load import load
-from gin.bench.results import Output
+from gin.bench.results import Output, abandon
 from gin.errors import Error, ResultsError
 
 __all__ = ["command"]
@@ -69,10 +70,12 @@ def _write(path: str, make: Callable[[], str], force: bool) -> None:
     except FileExistsError:
         raise ResultsError(f"{path} exists; give another name, or --force to replace it") from None
     except OSError as error:
-        raise ResultsError(f"cannot write {path}: {error.strerror}") from None
+        raise ResultsError(f"cannot write {path or repr(path)}: {error.strerror}") from None
     try:
         output.write(make())
     except OSError as error:
+        if path == "-":
+            abandon(sys.stdout)
         raise ResultsError(f"cannot write {path}: {error.strerror}") from None
     finally:
         output.discard()

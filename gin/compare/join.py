@@ -134,7 +134,8 @@ def compare(
     for key, group in groups.items():
         for other in others:
             if base in group and other in group:
-                pairs.append(_pair(key, group[other], group[base], other, base, dimension, metric, metrics or {}))
+                together = dimension in _TAKE_TURNS and not set(FIELDS) & set(ignore)
+                pairs.append(_pair(key, group[other], group[base], other, base, together, metric, metrics or {}))
     if not pairs:
         raise ResultsError(_why_nothing(rows, fields, dimension, base))
     remarks += _alone(groups, base, others)
@@ -175,15 +176,15 @@ def _pair(
     below: Located,
     above_name: str,
     below_name: str,
-    dimension: str,
+    together: bool,
     metric: str | None,
     metrics: dict[str, str],
 ) -> Pair:
+    """`together`: rows of one file took turns."""
     chosen = metric or metrics.get(above.row["test"], "median_us")
     ratio = None
     if not above.row["wrong"] and not below.row["wrong"]:
-        interleaved = above.file == below.file and dimension in _TAKE_TURNS
-        ratio = ratio_of(above.row, below.row, chosen, interleaved=interleaved)
+        ratio = ratio_of(above.row, below.row, chosen, interleaved=together and above.file == below.file)
     return Pair(key, above, below, above_name, below_name, chosen, ratio)
 
 

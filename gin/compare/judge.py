@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gin.compare.join import FIELDS, Key, Located, compare, describe
 from gin.compare.ratio import METRICS, Estimate, Ratio, estimate
-from gin.compare.threshold import Threshold
+from gin.compare.threshold import Condition, Threshold
 from gin.errors import ResultsError
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "judge", "require_fields"]
 
 _NAMED = ("backend", "route", "wire", "platform", "scope", "op", "file")  # fields whose values operands name
 
@@ -23,11 +23,23 @@ class Verdict:
     tested: int
     crossings: tuple[tuple[Key, Ratio | Estimate], ...]
     unsure: int = 0  # rows whose value crosses it and whose interval does not
+    untested: int = (
+        0  # rows, or pairs of rows, that it concerns and that have no value: wrong data, or nothing measured
+    )
+
+    @property
+    def counts(self) -> str:
+        """How many rows crossed it, of how many."""
+        text = f"{len(self.crossings)} of {self.tested} rows"
+        text += f", {self.unsure} more within their interval" if self.unsure else ""
+        return text + (f", {self.untested} more without a value" if self.untested else "")
 
     def __str__(self) -> str:
-        state = f"CROSSED by {len(self.crossings)}" if self.crossings else "kept by all"
-        text = f"{self.threshold}: {state} of {self.tested} rows"
-        return text + (f", {self.unsure} more within their interval" if self.unsure else "")
+        if not self.tested:
+            return f"{self.threshold}: NOT TESTED, {self.untested} rows without a value"
+        if self.crossings:
+            return f"{self.threshold}: CROSSED by {self.counts}"
+        return f"{self.threshold}: kept by all{self.counts.removeprefix('0')}"
 
 
 def judge(
@@ -48,14 +60,13 @@ def judge(
     metric = threshold.metric
     if metric not in METRICS:
         raise ResultsError(f"{threshold}: {metric} is no metric; there is {', '.join(METRICS)}")
-    for condition in threshold.conditions:
-        if condition.field not in (*FIELDS, "iterations", "file") and all(row[condition.field] is None for row in rows):
-            raise ResultsError(f"{threshold}: rows have no field {condition.field}; there is {', '.join(FIELDS)}")
+    require_fields(threshold.conditions, rows, str(threshold))
     concerned = [row for row in rows if threshold.concerns({**row.row, "file": row.file})]
     if not concerned:
         raise ResultsError(f"{threshold}: matches no row. {_tests(rows)}")
-    values = _values(threshold, concerned, files, ignore)
-    if not values:
+    found = _values(threshold, concerned, files, ignore)
+    values = [(key, value) for key, value in found if value is not None]
+    if not values and not any(row["wrong"] for row in concerned):
         raise ResultsError(f"{threshold}: no row that it concerns has a {metric}")
     crossings, unsure = [], 0
     for key, value in values:
@@ -66,7 +77,17 @@ def judge(
             unsure += 1
             continue
         crossings.append((key, value))
-    return Verdict(threshold, len(values), tuple(crossings), unsure)
+    return Verdict(threshold, len(values), tuple(crossings), unsure, len(found) - len(values))
+
+
+def require_fields(conditions: Sequence[Condition], rows: Sequence[Located], what: str) -> None:
+    """Raises ResultsError when a condition is on a field that no row has, or compares with a value of another kind."""
+    for condition in conditions:
+        values = [value for row in rows if (value := row[condition.field]) is not None]
+        if not values and condition.field not in (*FIELDS, "iterations", "file"):
+            raise ResultsError(f"{what}: rows have no field {condition.field}; there is file, {', '.join(FIELDS)}")
+        if values and not any(map(condition.fits, values)):
+            raise ResultsError(f"{what}: {condition.field} is such as {values[0]!r:.30}; {condition} can never tell")
 
 
 def _tests(rows: Sequence[Located]) -> str:
@@ -77,7 +98,8 @@ def _tests(rows: Sequence[Located]) -> str:
 
 def _values(
     threshold: Threshold, rows: Sequence[Located], files: Sequence[str], ignore: Sequence[str]
-) -> list[tuple[Key, Ratio | Estimate]]:
+) -> list[tuple[Key, Ratio | Estimate | None]]:
+    """What the threshold is held against; None where there is no value, or one of wrong data."""
     dimension, left, right = _operands(threshold, rows, files)
     if right is None:
         return _absolute(threshold, [row for row in rows if str(row[dimension]) in left])
@@ -88,16 +110,14 @@ def _values(
         raise ResultsError(f"{threshold}: {error}") from None
     several = len(left) > 1
     named = [((*pair.key, (dimension, pair.above_name)) if several else pair.key, pair) for pair in found.pairs]
-    return [(key, pair.ratio) for key, pair in named if pair.ratio is not None]
+    return [(key, pair.ratio) for key, pair in named]
 
 
-def _absolute(threshold: Threshold, rows: Sequence[Located]) -> list[tuple[Key, Ratio | Estimate]]:
-    found: list[tuple[Key, Ratio | Estimate]] = []
+def _absolute(threshold: Threshold, rows: Sequence[Located]) -> list[tuple[Key, Ratio | Estimate | None]]:
+    found: list[tuple[Key, Ratio | Estimate | None]] = []
     for row in rows:
-        value = estimate(row.row, threshold.metric)
-        if value is not None:
-            key = tuple((name, row[name]) for name in ("file", *FIELDS) if row[name] is not None)
-            found.append((key, value))
+        key = tuple((name, row[name]) for name in ("file", *FIELDS) if row[name] is not None)
+        found.append((key, None if row["wrong"] else estimate(row.row, threshold.metric)))
     return found
 
 
@@ -111,6 +131,12 @@ def _operands(
         if len(files) < 2:
             raise ResultsError(f"{threshold}: new and base are files, and there is one only")
         spelled = {"new": files[1:], "base": files[:1]}
+        for word, meant in spelled.items():
+            if word in names and word in files and list(meant) != [word]:
+                raise ResultsError(
+                    f"{threshold}: base is the first file, new every other one, but a file is called {word}, which is "
+                    f"not what {word} means here; give the files in the order base, new"
+                )
         below = None if right is None else spelled.get(right, [right])
         if below is not None and len(below) > 1:
             raise ResultsError(f"{threshold}: new is {len(below)} files here; divide by base or by a file's name")

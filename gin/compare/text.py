@@ -10,12 +10,13 @@ from typing import Any
 
 from gin.bench.plan import format_size
 from gin.bench.table import number
-from gin.compare.join import FIELDS, Comparison, Pair
-from gin.compare.judge import Verdict
-from gin.compare.ratio import METRICS, Ratio
+from gin.compare.join import FIELDS, Comparison, Located, Pair
+from gin.compare.judge import Verdict, explain
+from gin.compare.ratio import METRICS, Estimate, Ratio
 
 __all__ = ["markdown", "plain", "summaries", "to_json"]
 
+_SHOWN = 5  # rows that cross a threshold
 _ORDER = ("file", "test", "op", "bytes", "backend", "route", "platform", "wire", "ranks", "scope", "ctas", "threads")
 
 
@@ -145,16 +146,22 @@ def _table(lines: list[list[str]], width: int) -> str:
 
 
 def markdown(
-    comparison: Comparison | None, verdicts: Sequence[Verdict], remarks: Iterable[str], limit: int = 200
+    comparison: Comparison | None,
+    verdicts: Sequence[Verdict],
+    remarks: Iterable[str],
+    rows: Sequence[Located],
+    limit: int = 200,
 ) -> str:
     """The comparison for a pull request: verdicts first, then remarks, then the tables, folded.
 
+    rows   those that were compared
     limit  rows of a table that are shown; the rest is counted
     """
     parts = ["### gin compare", ""]
     for verdict in verdicts:
-        mark = "**crossed**" if verdict.crossings else "kept"
-        parts.append(f"- {mark}: `{verdict.threshold}` ({len(verdict.crossings)} of {verdict.tested} rows)")
+        mark = "**crossed**" if verdict.crossings else "kept" if verdict.tested else "**not tested**"
+        parts.append(f"- {mark}: <code>{_escape(str(verdict.threshold))}</code> ({verdict.counts})")
+        parts += [f"  - {_escape(line)}" for line in crossings(verdict, rows)]
     parts += [f"- {_escape(text)}" for text in (summaries(comparison) if comparison else [])]
     parts += [f"- {_escape(text)}" for text in remarks]
     if comparison is None:
@@ -173,6 +180,17 @@ def markdown(
             parts.append(f"\n{len(pairs) - limit} more rows are not shown.")
         parts += ["", "</details>"]
     return "\n".join(parts) + "\n"
+
+
+def crossings(verdict: Verdict, rows: Sequence[Located]) -> list[str]:
+    """The rows that cross a threshold, one line each, as far as a reader needs them."""
+    lines = [f"{value.value:.4g}{_reach(value)}  {explain(key, rows)}" for key, value in verdict.crossings[:_SHOWN]]
+    more = len(verdict.crossings) - _SHOWN
+    return [*lines, f"and {more} more"] if more > 0 else lines
+
+
+def _reach(value: Ratio | Estimate) -> str:
+    return "" if value.low is None or value.high is None else f" ({value.low:.4g}-{value.high:.4g})"
 
 
 def _escape(text: str) -> str:
@@ -212,6 +230,7 @@ def to_json(comparison: Comparison | None, verdicts: Sequence[Verdict], remarks:
                 "crossed": bool(verdict.crossings),
                 "tested": verdict.tested,
                 "unsure": verdict.unsure,
+                "untested": verdict.untested,
                 "crossings": [{**dict(key), "value": value.value} for key, value in verdict.crossings],
             }
             for verdict in verdicts

@@ -42,6 +42,7 @@ _TOKEN = re.compile(
   )""",
     re.VERBOSE | re.ASCII,
 )
+_REMARK = re.compile(r"""^((?:[^"#\n]|"[^"\n]*")*)#.*""", re.DOTALL)
 _BARE = re.compile(r"(?!\d)[\w][\w.-]*", re.ASCII)
 
 
@@ -57,13 +58,16 @@ class Condition:
     comparison: str
     value: float | str
 
+    def fits(self, have: Any) -> bool:
+        """Whether a field's value is of the kind that it is compared with: text, or a number."""
+        return isinstance(_plain(have), str if isinstance(self.value, str) else (int, float))
+
     def holds(self, row: Row) -> bool:
         """Whether the row fulfils it. A field that the row lacks, or of another kind, fulfils only `!=`."""
         have = row.get(self.field)
-        alike = isinstance(have, str) == isinstance(self.value, str) and have is not None
-        if not alike:
+        if not self.fits(have):
             return self.comparison == "!="
-        return bool(_COMPARISONS[self.comparison](have, self.value))
+        return bool(_COMPARISONS[self.comparison](_plain(have), self.value))
 
     def __str__(self) -> str:
         return f"{_spell(self.field)}{self.comparison}{_spell(self.value)}"
@@ -98,6 +102,11 @@ class Threshold:
         ratio = _spell(self.left) if self.right is None else f"{_spell(self.left)} / {_spell(self.right)}"
         where = f" @ {', '.join(map(str, self.conditions))}" if self.conditions else ""
         return f"{what}: {ratio} {self.relation} {self.bound!r}{where}"
+
+
+def _plain(value: Any) -> Any:
+    """true and false are names."""
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _spell(value: float | str) -> str:
@@ -219,7 +228,7 @@ def parse_thresholds(lines: Iterable[str]) -> list[Threshold]:
     """The thresholds of a file: one on a line; what follows `#` is a remark. Raises ThresholdError with the line."""
     found = []
     for number, line in enumerate(lines, 1):
-        text = line.split("#", 1)[0].strip()
+        text = _REMARK.sub(r"\1", line).strip()
         if text:
             try:
                 found.append(parse_threshold(text))

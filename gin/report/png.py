@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,12 +31,18 @@ def pictures(files: Sequence[ResultFile]) -> Iterator[tuple[str, bytes]]:
         groups.setdefault(tuple(row[name] for name in ("test", "op", *_FIXED)), []).append(row)
     taken: dict[str, int] = {}
     for (test, op, *fixed), members in groups.items():
-        stem = f"{test}-{op}"
+        stem = re.sub(r"[^\w-]", "_", f"{test}-{op}", flags=re.ASCII)[:100]
         taken[stem] = taken.get(stem, 0) + 1
         number = f"-{taken[stem]}" if taken[stem] > 1 else ""
         facts = " ".join(f"{name}={value}" for name, value in zip(_FIXED, fixed, strict=True) if value is not None)
         emulated = any(file.emulated for file in files)
         yield f"{stem}{number}.png", _picture(test, op, facts, members, emulated)
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib takes neither for a formula nor for a label to hide."""
+    text = text.replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _picture(test: str, op: str, facts: str, rows: Sequence[Located], emulated: bool) -> bytes:
@@ -56,7 +63,7 @@ def _picture(test: str, op: str, facts: str, rows: Sequence[Located], emulated: 
         drawn = [(nbytes, value) for nbytes, value in found if value is not None and value.value > 0]
         style: dict[str, Any] = {"color": _COLOURS[backend % 8], "linestyle": _DASHES[route % 4]}
         marker = _MARKERS[(file if several else route) % 4]
-        label = " ".join(key if several else key[1:])
+        label = _literal(" ".join(key if several else key[1:]))
         sizes = [nbytes for nbytes, _ in drawn]
         axes.plot(sizes, [value.value for _, value in drawn], label=label, marker=marker, markersize=4, **style)
         banded = [(nbytes, value) for nbytes, value in drawn if value.low is not None and value.high is not None]
@@ -76,7 +83,7 @@ def _picture(test: str, op: str, facts: str, rows: Sequence[Located], emulated: 
     axes.minorticks_off()
     axes.set_xlabel("bytes")
     axes.set_ylabel(METRICS[metric])
-    axes.set_title(f"{test}: {op}{' (emulation)' if emulated else ''}\n{facts}", fontsize=9)
+    axes.set_title(_literal(f"{test}: {op}{' (emulation)' if emulated else ''}\n{facts}"), fontsize=9)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
     made = io.BytesIO()

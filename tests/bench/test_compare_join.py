@@ -328,7 +328,7 @@ def test_tables_fit(width: int) -> None:
 
 def test_markdown_is_a_table_and_escapes_names() -> None:
     found = joined(sweep("a|b"), sweep("<new>"))
-    text = markdown(found, [held("median_us: nccl_gin / nvshmem > 1", sweep())], found.remarks, limit=3)
+    text = markdown(found, [held("median_us: nccl_gin / nvshmem > 1", sweep())], found.remarks, [], limit=3)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3
     assert len({line.replace("\\|", "").count("|") for line in lines}) == 1
@@ -342,3 +342,62 @@ def test_summary_counts_what_is_sure() -> None:
     one = sweep(median_low_us=0.99, median_high_us=1.01)
     (text,) = summaries(joined(one))
     assert text.startswith("median us, nccl_gin / nvshmem: geometric mean 1.500 over 4 rows")
+
+
+def paired(common: float, own: float, *, turns: int = 5, runs: int = 400) -> float:
+    """How often the interval of a ratio of two alike holds 1, when turns differ by `common` for both and `own` for each."""
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(runs):
+        level = rng.normal(0, common, (turns, 1))
+        rows = []
+        for _ in range(2):
+            taken = np.exp(level + rng.normal(0, own, (turns, 1)) + rng.normal(0, 0.3, (turns, 60)))
+            middle = float(np.median(taken))
+            rows.append(row(middle, turns_us=[float(np.median(turn)) for turn in taken]))
+        ratio = ratio_of(rows[0], rows[1], "median_us", interleaved=True)
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        assert ratio.low <= ratio.value <= ratio.high
+        held += ratio.low <= 1 <= ratio.high
+    return held / runs
+
+
+@pytest.mark.parametrize("common", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("turns", [5, 10])
+def test_the_interval_of_a_ratio_keeps_its_promise_when_drift_hits_both(common: float, turns: int) -> None:
+    assert paired(common, 0.1, turns=turns) >= 0.92
+
+
+@pytest.mark.parametrize("metric", ["median_us", "bandwidth_GBps"])
+def test_a_ratio_is_no_surer_than_the_clock(metric: str) -> None:
+    turns = [0.046] * 5
+    rows = [row(us, turns_us=turns, step_us=0.0115) for us in (0.046, 0.046)]
+    ratio = ratio_of(rows[0], rows[1], metric, interleaved=True)
+    assert ratio is not None and ratio.low is not None and ratio.high is not None
+    assert ratio.low < 0.9 < 1.1 < ratio.high
+
+
+def test_bandwidth_has_the_interval_of_the_times_turned_round() -> None:
+    above = row(2.0, bytes=16, turns_us=[2.0, 2.2, 2.0, 2.2])
+    below = row(1.0, bytes=16, turns_us=[1.0, 1.0, 1.0, 1.0])
+    times = ratio_of(above, below, "median_us", interleaved=True)
+    rates = ratio_of(above, below, "bandwidth_GBps", interleaved=True)
+    assert times is not None and rates is not None and times.low and times.high
+    assert (rates.value, rates.low, rates.high) == pytest.approx((1 / times.value, 1 / times.high, 1 / times.low))
+
+
+def test_more_overlap_is_better_and_has_no_interval_of_times() -> None:
+    above, below = (row(us, overlap_percent=p, turns_us=[us] * 5) for us, p in ((1.0, 90.0), (2.0, 45.0)))
+    found = ratio_of(above, below, "overlap_percent", interleaved=True)
+    assert found == Ratio(2.0)
+    assert Ratio(2.0, 1.9, 2.1).verdict("overlap_percent") == "faster"
+
+
+def test_rows_that_may_differ_in_a_field_did_not_take_turns() -> None:
+    pair = [
+        row(us, backend=name, bytes=n, turns_us=[us] * 5, median_low_us=us / 2, median_high_us=us * 2)
+        for us, name, n in ((1.0, "nvshmem", 8), (2.0, "nccl_gin", 16))
+    ]
+    (found,) = joined(results(*pair), by="backend", ignore=["bytes"]).pairs
+    assert found.ratio is not None and found.ratio.low is not None
+    assert found.ratio.low < 1

@@ -105,11 +105,44 @@ def test_damaged_head(field: str, value: Any) -> None:
         ("turns_us", 3),
         ("median_low_us", "low"),
         ("contexts", 0),
+        ("bytes", 10**400),
+        ("max_us", 10**400),
+        ("backend", "\x1b[31mred"),
+        ("op", "two\nlines"),
+        ("route", "\ud800"),
+        ("messages", []),
+        ("samples", "many"),
+        ("stdev_us", "<b>"),
+        ("drift", "up"),
+        ("steady", {}),
+        ("drifted", 1),
+        ("of_a_later_version", 1e999),
+        ("of_a_later_version", {"inside": [1e999]}),
     ],
 )
 def test_damaged_row(field: str, value: Any) -> None:
-    message = refused(document(row(), row(**{field: value})))
+    message = refused(document(row(), {**row(), field: value}))
     assert "row 1" in message or "no result file" in message
+
+
+@pytest.mark.parametrize("field", ["environment", "remarks"])
+def test_what_could_not_be_written_again_is_refused(field: str) -> None:
+    deep: Any = []
+    for _ in range(100):
+        deep = [deep]
+    assert "too large" in refused(json.dumps(document(row(), **{field: {"x": [1.5]}})).replace("1.5", "1e999").encode())
+    assert "without end" in refused(document(row(), **{field: {"x": deep}}))
+
+
+def test_what_could_steer_a_terminal_is_spelled_out() -> None:
+    made = document(row(), tool="\x1b]0;title\x07", environment={"\x1b[1m": ["\ud800", "a\nb"]})
+    file = parse(json.dumps(made).encode(), "x")
+    assert file.tool == r"\x1b]0;title\x07"
+    assert file.environment == {r"\x1b[1m": [r"\ud800", r"a\nb"]}
+
+
+def test_a_mark_of_the_byte_order_is_no_damage() -> None:
+    assert parse(b"\xef\xbb\xbf" + json.dumps(document(row())).encode(), "x").rows
 
 
 @pytest.mark.parametrize("field", list(row()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +54,31 @@ def test_many_rows_have_coarser_distributions() -> None:
 
 
 def test_data_cannot_leave_its_element() -> None:
-    nasty = "</script><script>alert(1)</script><!--\u2028"
-    page = render([results(row(backend=nasty), command=[nasty])], nasty)
+    nasty = "</script><script>alert(1)</script><!--"
+    title = f"{nasty}</noscript>\u2028"
+    page = render([results(row(backend=nasty), command=[nasty], complete=False)], title)
     assert page.count("</script>") == 2
+    assert page.count("</noscript>") == 1
     assert "<script>alert" not in page
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    assert json.loads(data[1])["title"] == nasty
+    assert json.loads(data[1])["title"] == title
 
 
-def test_marks_inside_the_data_are_left_alone() -> None:
-    assert "@SCRIPT@" in render([results(row(backend="@SCRIPT@"))], "@DATA@")
+@pytest.mark.parametrize("mark", ["@TITLE@", "@WORDS@", "@STYLE@", "@DATA@", "@SCRIPT@"])
+def test_marks_inside_the_data_are_left_alone(mark: str) -> None:
+    page = render([results(row(backend=mark))], mark)
+    assert f"<title>{mark}</title>" in page
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["texts"]["backend"] == [mark]
+
+
+def test_without_scripts_what_was_found_is_said() -> None:
+    page = render([results(row(), row(2.0, backend="nccl_gin"), complete=False)], "A & B")
+    words = page[page.index("<noscript>") : page.index("</noscript>")]
+    for part in ("<h1>A &amp; B</h1>", "nvshmem native: 1 us", "nccl_gin native: 2.000 times", "ended early"):
+        assert part in words
 
 
 def test_the_page_asks_for_nothing() -> None:
@@ -151,13 +167,14 @@ def call(*arguments: str) -> Result:
         ("missing.json -o out.html", 2),
         ("good.json -o missing/out.html", 2),
         ("good.json -o .", 2),
+        ("good.json -o ", 2),
         ("good.json -o there.html", 2),
         ("-o out.html", 2),
     ],
 )
 def test_exit_status(here: Path, arguments: str, status: int) -> None:
     before = {entry.name for entry in here.iterdir()}
-    result = call(*arguments.split())
+    result = call(*arguments.split(" "))
     assert result.exit_code == status, result.output
     assert "Traceback" not in result.output
     left = {entry.name for entry in here.iterdir()} - before
@@ -186,6 +203,26 @@ def test_pictures(here: Path) -> None:
     assert call("more.json", "--png", "figures").exit_code == 2
     assert call("more.json", "--png", "figures", "--force").exit_code == 0
     assert call("more.json", "--png", "good.json").exit_code == 2
+
+
+def test_pictures_of_foreign_names_stay_in_their_folder(here: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'gin[report]'")
+    names = ("/absolute", "../../up", r"$\frac{$")
+    written(here / "foreign.json", *(row(test=name, op=name, backend=backend) for name in names for backend in "_$"))
+    result = call("foreign.json", "--png", "deep/figures")
+    assert result.exit_code == 0, result.output
+    assert {path.parent.name for path in here.rglob("*.png")} == {"figures"}
+    assert len(list((here / "deep/figures").iterdir())) == len(names)
+
+
+def test_a_reader_that_leaves_is_no_traceback(here: Path) -> None:
+    command = [sys.executable, "-m", "gin", "report", "good.json", "-o", "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+    assert said == "gin report: cannot write -: Broken pipe\n"
+    assert process.returncode == 2
 
 
 def test_help_has_examples() -> None:

@@ -265,3 +265,49 @@ def test_files_without_rows_and_other_tests(browser: Browser, tmp_path: Path) ->
         path.write_text(render(files, "odd"))
         browser.open(path)
         assert browser.errors == []
+
+
+@pytest.mark.parametrize(
+    "name", ["__proto__", "constructor", "toString", "<img src=x onerror=alert(1)>", "main", "@DATA@"]
+)
+def test_names_from_outside_are_only_names(browser: Browser, tmp_path: Path, name: str) -> None:
+    foreign = row(test=name, op=name, backend=name, route=name, wire=name, scope=name, platform=name)
+    path = tmp_path / "foreign.html"
+    path.write_text(render([results(foreign, row(op=name), row(3.0, op=name, backend=name), name=name)], name))
+    browser.errors.clear()
+    browser.requests.clear()
+    browser.open(path)
+    browser.run("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert browser.errors == []
+    assert browser.requests == [path.resolve().as_uri()]
+    assert browser.run("document.querySelector('h1').textContent") == name
+    assert count(browser, "img") == 0
+    ids = "[...document.querySelectorAll('[id]')].map((e) => e.id)"
+    assert browser.run(f"new Set({ids}).size === {ids}.length")
+
+
+def test_thousands_of_sizes_open_as_fast(browser: Browser, tmp_path: Path) -> None:
+    rows = [row(us * (1 + n / 1e3), backend=b, bytes=n) for n in range(5000) for b, us in (("x", 1.0), ("y", 2.0))]
+    path = tmp_path / "sizes.html"
+    path.write_text(render([results(*rows)], "sizes"))
+    times = []
+    for _ in range(2):
+        browser.open(path)
+        times.append(browser.run("performance.timing.domContentLoadedEventEnd - performance.timing.responseEnd"))
+    assert min(times) < 1000, times
+    assert count(browser, ".heat td, .heat th") < 500
+
+
+def test_without_scripts_the_findings_are_shown(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "plain.html"
+    path.write_text(render([results(*sweep())], "plain"))
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.call("Page.navigate", url=path.resolve().as_uri())
+        deadline = time.monotonic() + 10
+        while "not run" not in (text := browser.run("document.body?.innerText ?? ''")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "nvshmem native" in text
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)

@@ -4,9 +4,11 @@
 // share out the peers as in alltoall.cu. Timed on every rank from the barrier before to the last token that is back.
 namespace bench {
 
-// The first of `tokens` that goes to a rank; all of them for the rank after the last.
+// The first of `tokens` that goes to a rank; all of them for the rank after the last. Rounded up: what does not divide
+// goes to the lower ranks.
 GIN_DEVICE uint64_t first_token(uint64_t tokens, uint64_t rank, uint64_t ranks) {
-  return tokens * (rank * ranks - rank * (rank - (rank > 0)) / 2) / (ranks * (ranks + 1) / 2);
+  const uint64_t shares = ranks * (ranks + 1) / 2, before = rank * ranks - rank * (rank - (rank > 0)) / 2;
+  return (tokens * before + shares - 1) / shares;
 }
 
 }  // namespace bench

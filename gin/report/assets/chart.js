@@ -2,6 +2,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 const COLOURS = 8;
+const MARKED = 200; // points of a curve, past which each is no longer marked by itself
 
 function svg(name, attributes = {}, ...children) {
   const made = document.createElementNS(SVG, name);
@@ -36,7 +37,8 @@ function swatch(style) {
 
 // Places on an axis. Logarithmic where all values are above 0 and far enough apart.
 function scale(values, from, to, logarithmic) {
-  let low = Math.min(...values), high = Math.max(...values);
+  let low = Infinity, high = -Infinity;
+  for (const v of values) { low = Math.min(low, v); high = Math.max(high, v); }
   const log = logarithmic && low > 0;
   if (low === high) { low = log ? low / 2 : low - 1; high = log ? high * 2 : high + 1; }
   const f = log ? Math.log : (v) => v;
@@ -109,11 +111,11 @@ function drawSeries(picture, series, x, y, steps) {
   const line = points.map((p) => `${x.at(p.x)},${y.at(p.y)}`).join(" ");
   picture.append(svg("polyline", { points: line, fill: "none", stroke: stroke(series.style), "stroke-width": 2,
     "stroke-dasharray": DASHES[series.style.dash % 4], "stroke-linejoin": "round" }));
-  for (const p of band) {
+  for (const p of points.length > MARKED ? [] : band) {
     const at = x.at(p.x);
     picture.append(svg("line", { x1: at, x2: at, y1: y.at(p.low), y2: y.at(p.high), stroke: stroke(series.style), "stroke-width": 1.4 }));
   }
-  if (!steps) for (const p of points) picture.append(marker(series.style.marker, x.at(p.x), y.at(p.y), 3.6, painted(series.style)));
+  if (!steps && points.length <= MARKED) for (const p of points) picture.append(marker(series.style.marker, x.at(p.x), y.at(p.y), 3.6, painted(series.style)));
 }
 
 function walkable(place, picture, points, width) {

@@ -6,6 +6,9 @@ const GEOMETRY = ["file", "platform", "wire", "ranks", "scope", "ctas", "threads
 const HIGHER = ["bandwidth_GBps", "rate_Mops", "overlap_percent"];
 const CENTRAL = ["median_us", "bandwidth_GBps", "rate_Mops"];
 
+// What an object says of a name that comes from outside.
+function known(object, name) { return object !== undefined && Object.hasOwn(object, name) ? object[name] : undefined; }
+
 // A field of row i: text, number, or null.
 function value(i, name) {
   const column = DATA.columns[name];
@@ -29,6 +32,12 @@ function distinct(rows, name) {
   return typeof found[0] === "number" ? found.sort((a, b) => a - b) : found;
 }
 
+// At most that many of the values, the first and the last among them.
+function some(values, most) {
+  if (values.length <= most) return values;
+  return [...Array(most).keys()].map((k) => values[Math.round((k * (values.length - 1)) / (most - 1))]);
+}
+
 function size(n) {
   for (const [unit, shift] of [["G", 30], ["M", 20], ["K", 10]]) {
     if (n && n % 2 ** shift === 0) return n / 2 ** shift + unit;
@@ -45,7 +54,7 @@ function figure(v) {
   return abs >= 1000 ? v.toFixed(0) : String(Number(v.toPrecision(4)));
 }
 
-function unit(metric) { return DATA.units[metric] || metric; }
+function unit(metric) { return known(DATA.units, metric) || metric; }
 
 function show(name, v) {
   if (v === null) return "";

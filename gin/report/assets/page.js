@@ -2,6 +2,7 @@
 const METRICS = ["median_us", "min_us", "mean_us", "p90_us", "p99_us", "p999_us", "max_us", "bandwidth_GBps", "rate_Mops", "overlap_percent"]
   .filter((name) => NUMBERS.includes(name));
 const PARALLEL = ["ctas", "threads", "contexts", "ranks"];
+const MOST = 40; // columns of a heat map, and places whose distribution can be chosen
 const ALL = [...Array(DATA.count).keys()];
 
 function select(label, options, chosen, changed, named = String) {
@@ -41,13 +42,16 @@ function ratio(a, b, metric) {
 }
 
 class Section {
-  constructor(test, op, rows) {
+  constructor(test, op, rows, taken) {
     Object.assign(this, { test, op, rows, hidden: new Set() });
     this.id = `${test}-${op}`.replace(/[^\w-]/g, "_");
+    while (taken.has(this.id)) this.id += "_";
+    taken.add(this.id);
+    this.about = known(DATA.tests, test);
     this.axes = ["bytes", ...PARALLEL].filter((name) => distinct(rows, name).length > 1);
     const parallel = this.axes.find((name) => PARALLEL.includes(name));
     this.x = test === "rate" && parallel ? parallel : this.axes[0] || "bytes";
-    const main = (DATA.tests[test] || {}).main || "median_us";
+    const main = this.about ? this.about.main : "median_us";
     this.metrics = METRICS.filter((name) => rows.some((i) => value(i, name) !== null));
     this.metric = this.metrics.includes(main) ? main : this.metrics[0];
     this.varying = [...GEOMETRY.slice(1), "bytes"].filter((name) => distinct(rows, name).length > 1);
@@ -57,7 +61,7 @@ class Section {
   }
 
   build() {
-    const about = ((DATA.tests[this.test] || {}).operations || {})[this.op];
+    const about = this.about && known(this.about.operations, this.op);
     this.controls = element("div", { class: "controls" });
     this.legend = element("ul", { class: "legend", "aria-label": "Curves that are shown" });
     this.curve = element("div", { class: "chart" });
@@ -73,7 +77,7 @@ class Section {
       this.controls, this.legend, this.curve,
       element("h3", {}, "Ratios"), this.heatControls, this.heat,
       element("h3", {}, "Distribution"), this.spreadControls, this.spread,
-      tableOf("Table", this.rows, `${this.id}.csv`));
+      tableOf("Table", this.rows, `${this.test}-${this.op}.csv`.replace(/[^\w.-]/g, "_")));
     return made;
   }
 
@@ -88,7 +92,8 @@ class Section {
     for (const s of this.series) s.rows.sort((a, b) => value(a, this.x) - value(b, this.x));
     this.places = distinct(this.series.flatMap((s) => s.rows), this.x);
     if (!this.series.some((s) => s.name === this.base)) this.base = this.series.length ? this.series[0].name : null;
-    if (!this.places.includes(this.at)) this.at = this.places[0] ?? null;
+    this.shown = some(this.places, MOST);
+    if (!this.shown.includes(this.at)) this.at = this.shown[0] ?? null;
     this.drawControls();
     this.drawLegend();
     this.drawCurve();
@@ -141,14 +146,15 @@ class Section {
     if (!base || this.series.length < 2) { this.heat.append(element("p", { class: "soft" }, "There is nothing to compare with.")); return; }
     const at = (s, x) => s.rows.find((i) => value(i, this.x) === x);
     const head = element("tr", {}, element("th", { scope: "col", class: "text" }, this.x),
-      ...this.places.map((x) => element("th", { scope: "col" }, show(this.x, x))));
+      ...this.shown.map((x) => element("th", { scope: "col" }, show(this.x, x))));
     const lines = this.series.filter((s) => s !== base).map((s) => element("tr", {}, element("th", { scope: "row", class: "text" }, s.name),
-      ...this.places.map((x) => this.cell(at(s, x), at(base, x)))));
+      ...this.shown.map((x) => this.cell(at(s, x), at(base, x)))));
     this.heat.tabIndex = 0;
     this.heat.setAttribute("role", "region");
     this.heat.setAttribute("aria-label", "Ratios");
+    const few = this.shown.length < this.places.length ? `${this.shown.length} of ${this.places.length} places. ` : "";
     this.heat.append(element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)),
-      element("p", { class: "soft" }, `${unit(this.metric)} divided by that of ${this.base}. Blue: better, orange: worse; bold: the 95 % interval leaves 1 out.`));
+      element("p", { class: "soft" }, `${few}${unit(this.metric)} divided by that of ${this.base}. Blue: better, orange: worse; bold: the 95 % intervals of both, combined as if they were measured apart, leave 1 out. gin compare pairs what took turns, and is surer.`));
   }
 
   cell(a, b) {
@@ -164,7 +170,7 @@ class Section {
 
   // How the samples of one place lie: time against the share of samples that take no longer, its tail drawn out.
   drawSpread() {
-    keepFocus(this.spreadControls, [select(this.x, this.places, this.at, (v) => { this.at = v; this.drawSpread(); }, (v) => show(this.x, v))]);
+    keepFocus(this.spreadControls, [select(this.x, this.shown, this.at, (v) => { this.at = v; this.drawSpread(); }, (v) => show(this.x, v))]);
     const nines = (percent) => -Math.log10(1 - percent / 100);
     const series = this.visible().map((s) => {
       const i = s.rows.find((row) => value(row, this.x) === this.at);
@@ -239,7 +245,8 @@ function start() {
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(i);
   }
-  const sections = [...groups].map(([key, rows]) => new Section(...JSON.parse(key), rows));
+  const taken = new Set(["main", "top", "foot", "live", "data", "best", "provenance"]);
+  const sections = [...groups].map(([key, rows]) => new Section(...JSON.parse(key), rows, taken));
   main.append(element("nav", { "aria-label": "Sections" }, element("ul", {},
     ...sections.map((s) => element("li", {}, element("a", { href: `#${s.id}-head` }, `${s.test}: ${s.op}`))),
     element("li", {}, element("a", { href: "#provenance" }, "Where the numbers come from")))));
