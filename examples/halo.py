@@ -2,8 +2,8 @@
 
 The kernel runs all time steps by itself. Each step sends the piece's two ends into the neighbours' halo cells and computes
 when theirs have come; halos alternate between two places, so a fast neighbour never overwrites what is still being read. The
-signals alternate with them: a neighbour may send step s + 1 before its step s has arrived, and one signal counted up over all
-steps would not say which of the two had.
+signals alternate with them: a neighbour may send step s + 1 before its step s has arrived, and one signal counted up over
+all steps would not say which of the two had.
 
     gin run -n 4 examples/halo.py
 """
@@ -15,8 +15,8 @@ import gin
 SOURCE = r"""
 #include <gin/gin.cuh>
 
-// `rod` holds two copies of [left halo | cells | right halo], of even and of odd steps; signals 0 and 1 count what came from the
-// left in even and in odd steps, 2 and 3 what came from the right.
+// `rod` holds two copies of [left halo | cells | right halo], of even and of odd steps; signals 0 and 1 count what came
+// from the left in even and in odd steps, 2 and 3 what came from the right.
 extern "C" __global__ void heat(gin::Comm comm, gin::Window rod, int cells, int steps) {
   gin::Context net(comm);
   const int row = cells + 2, rank = net.rank(), last = net.size() - 1;
