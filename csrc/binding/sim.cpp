@@ -38,10 +38,12 @@ void look_at_signals() {
 
 int64_t run(Simulation& simulation, const std::vector<uint32_t>& ranks, uint64_t turns, uint64_t ns) {
   const uint64_t until = ns ? simulation.now() + ns : UINT64_MAX;
+  bool goes_on = false;
   for (uint64_t left = turns ? turns : UINT64_MAX;;) {
     const uint64_t most = std::min(left, steps_per_look);
     const uint64_t before = simulation.steps();
-    const int64_t found = simulation.run(ranks, most, until);
+    const int64_t found = goes_on ? simulation.resume(ranks, most, until) : simulation.run(ranks, most, until);
+    goes_on = true;
     left -= most;
     if (found != Simulation::interrupted_run || left == 0 || simulation.steps() - before < most) return found;
     look_at_signals();
@@ -105,9 +107,19 @@ void register_sim(nb::module_& m) {
            "after "
            "so many turns, or so much virtual time (0: no limit).")
       .def("close", &Simulation::close,
-           "Stops all kernels; from now on nothing touches the ranks' memory. Nothing may be run after it.")
+           "Stops all kernels and forgets all proxies; from now on nothing touches the ranks' memory, and nothing may "
+           "be "
+           "run.")
       .def("set_direct", &Simulation::set_direct, "Ranks may load and store each other's memory from now on.")
       .def("dead", &Simulation::dead, "rank"_a)
+      .def_prop_ro("exhausted", &Simulation::exhausted,
+                   "Whether it has made `most_steps` steps: nothing moves any more.")
+      .def(
+          "forget_memory",
+          [](Simulation& s, uintptr_t address, uint64_t nbytes) {
+            s.forget_memory(reinterpret_cast<const char*>(address), nbytes);
+          },
+          "address"_a, "nbytes"_a, "These bytes are about to be given back: what is in flight does not touch them.")
       .def("drain", &drain, "Lets proxies and network go on until nothing is in flight.")
       .def("raise_error", &Simulation::raise_error, "rank"_a,
            "Raises the first error of the rank's launches since the last call.")

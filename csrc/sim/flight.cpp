@@ -7,8 +7,6 @@
 
 namespace gin::sim {
 
-uint64_t checksum(const char* from, uint64_t bytes);
-
 namespace {
 
 using wire::Atomic;
@@ -84,7 +82,8 @@ void Network::read(uint32_t index, uint32_t piece) {
     record.piece = uint8_t(piece);
     record.offset += at;
     record.bytes = bytes;
-    if (f.request.verb == Verb::put && !f.lost) record.value = checksum(f.source + at, bytes) != f.sum[piece];
+    if (f.request.verb == Verb::put && !f.lost)
+      record.value = f.changed || checksum(f.source + at, bytes) != f.sum[piece];
   }
   // A model's put completes when it is acknowledged.
   if (--f.unread == 0 && f.request.verb == Verb::put && options_.hostile) complete(index, perhaps_delay());

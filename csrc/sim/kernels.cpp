@@ -121,7 +121,10 @@ void Simulation::step_thread(uint32_t index) {
   current_ = index;
   clock_reads_ = 0;
   deadline_ = 0;
-  posted_ = rang_ = turns_ = false;
+  posted_ = rang_ = turns_ = reads_ = acts_ = spins_ = false;
+  watch_.id = 0;
+  operations_before_ = network_.operations();
+  if (tasks_[index].looks_in_row == few_looks) thread->what = nullptr, thread->polling = 0;
   Step step;
   try {
     step = running.scheduler->step(thread);
@@ -153,6 +156,10 @@ void Simulation::after_step(uint32_t index, Step step) {
   Running& running = *task.running;
   const bool begins = task.thread->fresh;
   const uint32_t rank = task.rank;
+  if (spins_) {
+    park_loop(index);
+    return;
+  }
   // Kernels that tell nothing may have written to a ring.
   if (rang_ || (!running.tells && (step != Step::polled || begins))) wake_proxies(rank);
   if (step != Step::polled || begins) {  // it did something that others may wait for

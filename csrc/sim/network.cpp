@@ -77,9 +77,23 @@ void Network::abandon(Endpoint& endpoint) {
 // The memory of a region is about to be something else.
 void Network::drop_region(uint32_t rank, uint32_t number) {
   const Region* gone = region(rank, number);
-  if (!gone || !in_flight_) return;
-  const char *from = gone->base, *to = gone->base + gone->bytes;
-  const auto inside = [&](const void* address) { return address && address >= from && address < to; };
+  if (gone) let_go_of(gone->base, gone->bytes);
+}
+
+void Network::forget_memory(const char* from, uint64_t bytes) {
+  let_go_of(from, bytes);
+  for (Host& host : hosts_) {
+    const auto drop = [&](Region& region) {
+      if (region.present && region.base >= from && region.base < from + bytes) region = {};
+    };
+    for (Region& region : host.regions) drop(region);
+    for (auto& [number, region] : host.more_regions) drop(region);
+  }
+}
+
+void Network::let_go_of(const char* from, uint64_t bytes) {
+  if (!in_flight_) return;
+  const auto inside = [&](const void* address) { return address && address >= from && address < from + bytes; };
   each_live([&](uint32_t, Flight& f) {
     if (inside(f.source) || inside(f.target) || inside(f.signal)) f.lost = true;
   });
@@ -113,8 +127,9 @@ Record& Network::note(Kind kind, const Flight& f) {
   record.op = uint8_t(1 + uint32_t(f.request.verb));
   record.peer = int32_t(f.request.peer);
   record.context = uint16_t(f.request.context);
-  record.region = f.request.remote_region;
-  record.offset = f.request.remote_offset;
+  const bool moves = f.request.verb != wire::Verb::signal;
+  record.region = moves ? f.request.remote_region : f.request.signal_region;
+  record.offset = moves ? f.request.remote_offset : f.request.signal_offset;
   record.bytes = f.request.bytes;
   record.file = trace_.file(f.site.file);
   record.line = f.site.line;

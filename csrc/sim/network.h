@@ -49,6 +49,8 @@ class Network {
   void let_go() { *lives_ = false; }
   // The memory of the rank's threads is no more: what is in flight must not write there.
   void forget_stacks(uint32_t rank);
+  // Nor to these bytes, which no region has any more.
+  void forget_memory(const char* from, uint64_t bytes);
 
   uint64_t operations() const { return numbers_; }
   uint64_t in_flight() const { return in_flight_; }
@@ -114,6 +116,7 @@ class Network {
     bool counted;      // among the endpoint's that have completed and not settled
     bool lost, twice;  // planted defects
     bool stack;        // its answer goes to a thread's stack
+    bool changed;      // its source is not what it was when the kernel called the operation
   };
 
   enum Stage : uint32_t { read_piece, land_piece, apply, finish };
@@ -136,6 +139,7 @@ class Network {
   void plan_hostile(uint32_t index);
   void plan_modelled(uint32_t index);
   void cut(Flight& f);
+  void sum_up(Flight& f);
   uint64_t some_delay();
   uint64_t perhaps_delay();
 
@@ -164,6 +168,7 @@ class Network {
   void maybe_free(uint32_t index);
   void abandon(Endpoint& endpoint);
   void drop_region(uint32_t rank, uint32_t number);
+  void let_go_of(const char* from, uint64_t bytes);
   Record& note(Kind kind, const Flight& f);
   template <class Body>
   void each_live(Body body);

@@ -16,7 +16,9 @@ constexpr uint64_t refusal_ns = 1000;  // after which a refused post is tried ag
 
 bool overlap(const char* a, const char* b, uint64_t bytes) { return a < b + bytes && b < a + bytes; }
 
-uint64_t sum_of(const char* from, uint64_t bytes) {
+}  // namespace
+
+uint64_t checksum(const char* from, uint64_t bytes) {
   uint64_t sum = bytes;
   for (; bytes >= 8; from += 8, bytes -= 8) {
     uint64_t word;
@@ -28,10 +30,6 @@ uint64_t sum_of(const char* from, uint64_t bytes) {
   std::memcpy(&rest, from, bytes);
   return (sum ^ rest) * 0x9e3779b97f4a7c15u;
 }
-
-}  // namespace
-
-uint64_t checksum(const char* from, uint64_t bytes) { return sum_of(from, bytes); }
 
 bool Network::accept(Endpoint& endpoint, const Request& request) {
   const Faults& faults = options_.faults;
@@ -213,6 +211,13 @@ void Network::cut(Flight& f) {
   std::sort(f.cut, f.cut + f.pieces + 1);
 }
 
+// What is at the source now, and whether that is what was there when the operation was called.
+void Network::sum_up(Flight& f) {
+  for (uint32_t i = 0; i < f.pieces; ++i) f.sum[i] = checksum(f.source + f.cut[i], f.cut[i + 1] - f.cut[i]);
+  const bool known = f.site.source == f.source && f.site.bytes == f.request.bytes;
+  f.changed = known && f.site.sum != checksum(f.source, f.site.bytes);
+}
+
 void Network::plan(uint32_t index) {
   Flight& f = flight(index);
   const Verb verb = f.request.verb;
@@ -224,8 +229,7 @@ void Network::plan(uint32_t index) {
   }
   f.missing = f.pieces;
   f.unread = copies ? f.pieces : 0;
-  if (verb == Verb::put && trace_.on())
-    for (uint32_t i = 0; i < f.pieces; ++i) f.sum[i] = checksum(f.source + f.cut[i], f.cut[i + 1] - f.cut[i]);
+  if (verb == Verb::put && trace_.on()) sum_up(f);
   if (f.target && verb != Verb::atomic) poison(f);
   if (options_.faults.complete_early) complete(index, 0);
   if (options_.hostile) {

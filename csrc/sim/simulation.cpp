@@ -1,6 +1,7 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "error.h"
 
@@ -33,6 +34,8 @@ void Simulation::close() {
   network_.let_go();
   for (Rank& rank : ranks_) {
     rank.queue.clear();
+    for (const auto& [task, proxy] : rank.proxies) free_task(task);
+    rank.proxies.clear();  // whose wires keep the simulation
     if (!rank.running) continue;
     rank.running->scheduler->stop();
     forget(*rank.running);
@@ -54,13 +57,17 @@ std::shared_ptr<wire::Fabric> Simulation::fabric(uint32_t rank, uint32_t group) 
 // -- the loop -----------------------------------------------------------------------------------------------------
 
 int64_t Simulation::run(const std::vector<uint32_t>& ranks, uint64_t most, uint64_t until) {
+  last_move_ = steps_;
+  progress();
+  return resume(ranks, most, until);
+}
+
+int64_t Simulation::resume(const std::vector<uint32_t>& ranks, uint64_t most, uint64_t until) {
   for (uint32_t rank : ranks)
     if (pending(rank) == 0) return rank;
   if (!signal_stack_) signal_stack_ = std::make_unique<host::SignalStack>();
   for (uint32_t rank : ranks) ranks_[rank].wanted = true;
   found_ = stuck;
-  last_move_ = steps_;
-  progress();
   int64_t outcome = stuck;
   for (uint64_t done = 0;; ++done) {
     if (found_ != stuck) {
@@ -117,15 +124,19 @@ bool Simulation::next() {
   return true;
 }
 
-// Whether all that could still happen is looking in vain.
+// Whether all that could still happen is looking in vain, or too much has.
 bool Simulation::given_up() {
+  if (exhausted()) return true;
   const bool hopeless = !agenda_.pressing() && agenda_.now() - progress_time_ > hopeless_ns;
   if (!hopeless && steps_ - last_move_ <= options_.patience) return false;
   agenda_.rewind(progress_time_);
   return true;
 }
 
-void Simulation::progress() { progress_time_ = agenda_.now(); }
+void Simulation::progress() {
+  progress_time_ = agenda_.now();
+  vain_looks_ = 0;
+}
 
 void Simulation::take_turn(uint32_t index, uint32_t generation) {
   Task& task = tasks_[index];
@@ -185,19 +196,59 @@ bool Simulation::note(host::Thread* thread, const host::Note& note) {
   tasks_[current_].running->tells = true;
   switch (note.kind) {
     case host::NoteKind::call_ends:
-      turns_ = options_.hostile || posted_ || rang_;
+      spins_ = only_looks(*thread);
+      turns_ = options_.hostile || posted_ || rang_ || spins_;
       return turns_;
     case host::NoteKind::descriptor:
       rang_ = true;
-      if (trace_.on()) keep_site(rank, note.context, note.id, thread->call);
+      if (trace_.on()) keep_site(rank, note, thread->call);
+      return false;
+    case host::NoteKind::watch:
+      watch_ = note;
+      return false;
+    case host::NoteKind::read:
+    case host::NoteKind::reset:
+      // A reset of what is 0 is a look as well.
+      (note.kind == host::NoteKind::read || note.first == 0 ? reads_ : acts_) = true;
+      read_ = note;
+      if (trace_.on() && vain_looks_ < few_looks) record(rank, *thread, note);
       return false;
     case host::NoteKind::wait_begins:
       deadline_ = note.second ? agenda_.now() + note.second : 0;
       [[fallthrough]];
     default:
+      acts_ = true;
       if (trace_.on()) record(rank, *thread, note);
       return false;
   }
+}
+
+// A gin operation of the thread has ended. Whether it is one more of those that do nothing but look, and of which there have
+// been so many in a row that the thread waits by them.
+bool Simulation::only_looks(host::Thread& thread) {
+  Task& task = tasks_[current_];
+  const bool acts = rang_ || acts_ || network_.operations() != operations_before_;
+  const bool reads = std::exchange(reads_, false);
+  acts_ = false;
+  operations_before_ = network_.operations();
+  if (acts || (direct_ && !reads)) {  // what is loaded and stored is not seen here
+    task.looks_in_row = 0;
+    return false;
+  }
+  if (task.looks_in_row < few_looks) {
+    ++task.looks_in_row;
+    return false;
+  }
+  const bool counter = read_.operation == uint32_t(Operation::wait_counter);
+  thread.what = !reads    ? "a loop of operations that do nothing, as after a failure"
+                : counter ? "a loop that only looks at counter {}, which is {}"
+                          : "a loop that only looks at signal {}, which is {}";
+  thread.value = read_.id;
+  thread.detail = read_.second;
+  thread.file = thread.call->file;
+  thread.line = thread.call->line;
+  thread.polling = 1;
+  return true;
 }
 
 void Simulation::record(uint32_t rank, const host::Thread& thread, const host::Note& note) {
@@ -215,10 +266,17 @@ void Simulation::record(uint32_t rank, const host::Thread& thread, const host::N
 
 // -- where operations come from -------------------------------------------------------------------------------------
 
-void Simulation::keep_site(uint32_t rank, uint32_t context, uint64_t token, const host::Call* call) {
+void Simulation::keep_site(uint32_t rank, const host::Note& note, const host::Call* call) {
   std::vector<Sites>& sites = ranks_[rank].sites;
-  if (sites.size() <= context) sites.resize(context + 1);
-  if (call) sites[context].keep(token, {call->file, call->line});
+  if (sites.size() <= note.context) sites.resize(note.context + 1);
+  if (!call) return;
+  Site site{call->file, call->line};
+  if (const char* source = reinterpret_cast<const char*>(note.first)) {
+    site.source = source;
+    site.bytes = note.second;
+    site.sum = checksum(source, note.second);
+  }
+  sites[note.context].keep(note.id, site);
 }
 
 // A kernel's thread posts itself, or has left word for the proxy.

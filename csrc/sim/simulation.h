@@ -43,9 +43,11 @@ class Simulation final : public host::Hooks, public Listener {
   void remove_proxy(uint32_t rank, const proxy::Proxy& proxy);
 
   // Goes on until a listed rank has no pending launch, and returns it. stuck: nothing can move any more. interrupted:
-  // `most` steps have been made, or nothing is to come up to the time `until`.
+  // `most` steps have been made, or nothing is to come up to the time `until`. resume() goes on with the run that made too many
+  // steps: what has been waited for in vain up to now counts.
   static constexpr int64_t stuck = -1, interrupted_run = -2;
   int64_t run(const std::vector<uint32_t>& ranks, uint64_t most = UINT64_MAX, uint64_t until = UINT64_MAX);
+  int64_t resume(const std::vector<uint32_t>& ranks, uint64_t most = UINT64_MAX, uint64_t until = UINT64_MAX);
   // Lets proxies and network go on until nothing is in flight. False after `most` steps.
   bool drain(uint64_t most = UINT64_MAX);
 
@@ -58,6 +60,10 @@ class Simulation final : public host::Hooks, public Listener {
   // The end: kernels that still run are stopped, and from now on nothing touches the ranks' memory. Nothing may be run after it.
   void close();
   bool dead(uint32_t rank) const { return ranks_[check(rank)].dead; }
+  // Whether it has made as many steps as it may.
+  bool exhausted() const { return options_.most_steps && steps_ >= options_.most_steps; }
+  // These bytes are about to be no memory of the job's any more: what is in flight does not touch them.
+  void forget_memory(const char* from, uint64_t bytes) { network_.forget_memory(from, bytes); }
 
   // From now on ranks may load and store each other's memory, which nothing here sees.
   void set_direct() { direct_ = true; }
@@ -100,6 +106,11 @@ class Simulation final : public host::Hooks, public Listener {
     uint64_t deadline = 0;  // when its wait gives up, 0 for never
     uint64_t priority = 0;
     uint32_t passes = 0;
+    uint32_t looks_in_row = 0;  // gin operations that only look, at signals and counters or for nothing
+    // What its wait watches: nothing else ends it.
+    const uint64_t* watched = nullptr;
+    uint64_t wanted = 0;
+    const uint32_t* failed = nullptr;
   };
 
   // A launch that has begun.
@@ -127,6 +138,8 @@ class Simulation final : public host::Hooks, public Listener {
     bool dead = false, wanted = false;
   };
 
+  static constexpr uint32_t few_looks = 16;  // that a thread makes in a row before it is taken to wait by them
+
   uint32_t check(uint32_t rank) const;
 
   // simulation.cpp: the loop
@@ -137,13 +150,17 @@ class Simulation final : public host::Hooks, public Listener {
   bool given_up();
   void progress();
   void record(uint32_t rank, const host::Thread& thread, const host::Note& note);
-  void keep_site(uint32_t rank, uint32_t context, uint64_t token, const host::Call* call);
+  void keep_site(uint32_t rank, const host::Note& note, const host::Call* call);
+  bool only_looks(host::Thread& thread);
 
   // tasks.cpp
   uint32_t take_task(uint32_t rank);
   void free_task(uint32_t task);
   void make_ready(uint32_t task, uint64_t delay);
   void park(uint32_t task, bool begins);
+  void park_loop(uint32_t task);
+  void await_look(uint32_t task, uint64_t time);
+  static bool waits_on(const Task& task);
   void unpark(uint32_t task);
   void wake(uint32_t rank);
   void wake_proxies(uint32_t rank);
@@ -182,10 +199,15 @@ class Simulation final : public host::Hooks, public Listener {
   uint32_t clock_reads_ = 0;
   uint64_t deadline_ = 0;                               // of the wait that it has begun
   bool posted_ = false, rang_ = false, turns_ = false;  // it has posted; given a proxy work; ended a gin operation
-  int64_t found_ = stuck;                               // a wanted rank without pending launches
+  // In its gin operation: it has read a signal; waited or reset one. It has done nothing but look for long.
+  bool reads_ = false, acts_ = false, spins_ = false;
+  host::Note read_{}, watch_{};  // what it has read last; what its wait watches
+  int64_t found_ = stuck;        // a wanted rank without pending launches
 
   bool direct_ = options_.direct;
   uint64_t steps_ = 0, last_move_ = 0, progress_time_ = 0;
+  uint64_t vain_looks_ = 0;            // since something has last moved
+  uint64_t operations_before_ = 0;     // the gin operation that the thread is in
   std::vector<uint64_t> preemptions_;  // pct: steps to come, the next one last
   uint64_t low_ = 1ull << 32;          // pct: the next priority below all others
 };

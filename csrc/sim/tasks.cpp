@@ -5,6 +5,8 @@ namespace gin::sim {
 namespace {
 
 constexpr uint64_t first_pause_ns = 10'000;  // until what waits looks again although nothing has changed
+constexpr uint64_t loop_pause_ns = 1000;     // between two looks of a loop that does nothing else
+constexpr uint64_t many_looks = 1u << 18;    // in vain, after which its pauses grow
 constexpr uint64_t plain_turn_ns = 10;
 
 }  // namespace
@@ -45,21 +47,53 @@ void Simulation::make_ready(uint32_t index, uint64_t delay) {
   agenda_.add(What::task, index, task.generation & 0xffffff, delay, task.priority);
 }
 
-// A thread that has looked in vain; `begins`: for the first time in this wait.
+// A thread that has looked in vain; `begins`: for the first time in this wait. Only time makes its pauses longer: it may be
+// woken any number of times by what it does not wait for.
 void Simulation::park(uint32_t index, bool begins) {
+  Task& task = tasks_[index];
+  if (begins) {
+    task.pause = first_pause_ns;
+    task.deadline = deadline_;
+    task.watched = reinterpret_cast<const uint64_t*>(watch_.id);
+    task.wanted = watch_.first;
+    task.failed = reinterpret_cast<const uint32_t*>(watch_.second);
+  } else if (task.look_at > agenda_.now()) {
+    await_look(index, task.look_at);
+    return;
+  } else {
+    task.pause += task.pause / 2;
+  }
+  const uint64_t next = agenda_.now() + task.pause;
+  const bool late = task.deadline > agenda_.now() && next > task.deadline;
+  await_look(index, late ? task.deadline + 1 : next);
+}
+
+// A thread whose loop does nothing but look. It may count: time goes on as it would, until it is clear that nothing else is
+// to come.
+void Simulation::park_loop(uint32_t index) {
+  Task& task = tasks_[index];
+  task.pause = ++vain_looks_ < many_looks ? loop_pause_ns : task.pause + task.pause / 2;
+  task.deadline = 0;
+  task.watched = nullptr;
+  await_look(index, agenda_.now() + task.pause);
+}
+
+void Simulation::await_look(uint32_t index, uint64_t time) {
   Task& task = tasks_[index];
   std::vector<uint32_t>& parked = ranks_[task.rank].parked;
   task.state = State::parked;
   task.at = uint32_t(parked.size());
   parked.push_back(index);
-  task.pause = begins ? first_pause_ns : task.pause + task.pause / 2;
   const uint64_t before = task.look_at;
-  task.look_at = agenda_.now() + task.pause;
-  if (begins) task.deadline = deadline_;
-  if (task.deadline > agenda_.now() && task.look_at > task.deadline) task.look_at = task.deadline + 1;
+  task.look_at = time;
   if (task.looks && before <= task.look_at) return;
   task.looks = true;
   agenda_.add_look(index, task.generation & 0xffffff, task.look_at);
+}
+
+// Whether what the task watches says that it would look in vain.
+bool Simulation::waits_on(const Task& task) {
+  return task.watched && int64_t(*task.watched - task.wanted) < 0 && !*task.failed;
 }
 
 void Simulation::unpark(uint32_t index) {
@@ -75,8 +109,16 @@ void Simulation::unpark(uint32_t index) {
 // Something has changed that threads of the rank may wait for.
 void Simulation::wake(uint32_t rank) {
   std::vector<uint32_t>& parked = ranks_[rank].parked;
-  for (uint32_t index : parked) make_ready(index, wake_delay());
-  parked.clear();
+  uint32_t left = 0;
+  for (uint32_t index : parked) {
+    if (waits_on(tasks_[index])) {
+      tasks_[index].at = left;
+      parked[left++] = index;
+    } else {
+      make_ready(index, wake_delay());
+    }
+  }
+  parked.resize(left);
 }
 
 void Simulation::wake_all() {

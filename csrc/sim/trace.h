@@ -16,7 +16,7 @@ enum class Kind : uint8_t {
   launch,       // value: the launch's number on its rank
   end,          // ... has ended. value2: 1 when with an error
   post,         // a request was taken by the network
-  read_source,  // bytes left the source. value: 1 when they are not what was there at the post
+  read_source,  // bytes left the source. value: 1 when they are not what was there when the operation was called
   deliver,      // bytes have landed at the target
   signal,       // an addition to a signal word was applied. value: what was added. value2: the word after it
   complete,     // a request is complete at its source. value: a gin::Code
@@ -31,11 +31,15 @@ enum class Kind : uint8_t {
 };
 const char* name_of(Kind kind);
 
-// A place in a kernel's source.
+// A place in a kernel's source, and what its put would have read there and then.
 struct Site {
   const char* file = nullptr;
   uint32_t line = 0;
+  const char* source = nullptr;
+  uint64_t bytes = 0, sum = 0;
 };
+
+uint64_t checksum(const char* from, uint64_t bytes);
 
 // The sites of operations on their way to whoever posts them, by ascending token.
 class Sites {

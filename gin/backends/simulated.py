@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,6 +43,7 @@ class Arena:
     bases: list[int]
     sizes: tuple[int, ...]
     memory: Any = None  # all parts, or None where they were not allocated here
+    keep: list[Any] = field(default_factory=list)
     errors: dict[int, Error] = field(default_factory=dict)  # of ranks whose part could not be registered
 
     @classmethod
@@ -60,11 +62,17 @@ class Arena:
         return cls(np.ascontiguousarray(peers), peers[:, 0].tolist(), tuple(sizes), memory)
 
     @classmethod
-    def over(cls, parts: list[tuple[int, int]]) -> Arena:
-        """Memory that exists already, of (address, bytes) per rank. Other ranks do not load and store it."""
-        sizes = tuple(nbytes for _, nbytes in parts)
+    def over(cls, arrays: list[npt.NDArray[np.uint8]]) -> Arena:
+        """Memory that exists already, an array per rank. Other ranks do not load and store it."""
+        sizes = tuple(array.nbytes for array in arrays)
         peers = np.array([(0, nbytes) for nbytes in sizes], np.uint64)
-        return cls(peers, [address for address, _ in parts], sizes)
+        return cls(peers, [array.ctypes.data for array in arrays], sizes, keep=arrays)
+
+    def known_to(self, simulation: Any) -> None:
+        """Before the memory goes, whatever becomes of its ranks, the simulation lets go of it."""
+        parts = zip(self.bases, self.sizes, strict=True)
+        for base, size in parts if self.memory is None else [(self.bases[0], self.memory.nbytes)]:
+            weakref.finalize(self, simulation.forget_memory, base, size).atexit = False
 
     def add_to(self, number: int, fabrics: list[Any]) -> None:
         """Registers every rank's part as a region of its wire."""
@@ -129,17 +137,18 @@ class SimBackend(HostBackend):
         rank = self.job.rank
         given = None if array is None else array_bytes(array)
 
-        def offer() -> tuple[int, int, Any]:
+        def offer() -> tuple[Any, Any]:
             self.platform.may_allocate(tag, nbytes)
             if given is None:
                 _check_possible(tag, rank, nbytes)
-            return (0 if given is None else given.ctypes.data), nbytes, self.fabric
+            return (nbytes if given is None else given), self.fabric
 
-        def make(parts: list[tuple[int, int, Any]]) -> Arena:
+        def make(parts: list[tuple[Any, Any]]) -> Arena:
             """Once for all ranks, so that no kernel can send to a part that is not there yet."""
-            places = [(address, size) for address, size, _ in parts]
-            made = Arena.allocate([size for _, size in places]) if given is None else Arena.over(places)
-            made.add_to(number, [fabric for _, _, fabric in parts])
+            theirs = [part for part, _ in parts]
+            made = Arena.allocate(theirs) if given is None else Arena.over(theirs)
+            made.known_to(self.platform.simulation)
+            made.add_to(number, [fabric for _, fabric in parts])
             return made
 
         arena: Arena = self.job.exchange.reduce(f"{tag}: allocate", offer, make)

@@ -80,7 +80,7 @@ class Plan:
         """Why a case is not run, empty when it is."""
         if case.platforms and platform not in case.platforms:
             return f"it is for platform {' or '.join(case.platforms)}"
-        if route not in case.routes:
+        if not set(ROUTES if route == "auto" else (route,)) <= set(case.routes):
             return f"it is for route {' or '.join(case.routes)}"
         if self.faults and not case.hostile:
             return "the wire's faults say nothing about it"

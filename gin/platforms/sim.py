@@ -27,7 +27,7 @@ class SimPlatform(HostPlatform):
     def __init__(self, config: Config, place: Place) -> None:
         self._place = place
         self._job = place.job
-        self._simulation = place.job.simulation
+        self.simulation = place.job.simulation
         self._modules = Modules.of(place.job, config)
         self._group = place.openings - 1  # which of the job's communicators this is
         self._loads_and_stores = config.route != "native"
@@ -58,8 +58,8 @@ class SimPlatform(HostPlatform):
         """
         self._job.layouts[self._group] = layout
         if self._loads_and_stores:
-            self._simulation.set_direct()
-        fabric = self._simulation.fabric(self._place.rank, self._group)
+            self.simulation.set_direct()
+        fabric = self.simulation.fabric(self._place.rank, self._group)
         self.keep(fabric)
         return fabric
 
@@ -70,14 +70,14 @@ class SimPlatform(HostPlatform):
             self._job.windows.append(WindowPlace(self._group, number, region, offset, nbytes))
 
     def add_proxy(self, proxy: Any) -> None:
-        self._simulation.add_proxy(self._place.rank, proxy)
+        self.simulation.add_proxy(self._place.rank, proxy)
 
     def remove_proxy(self, proxy: Any) -> None:
-        self._simulation.remove_proxy(self._place.rank, proxy)
+        self.simulation.remove_proxy(self._place.rank, proxy)
 
     def drain(self) -> None:
         """Lets proxies and the network go on until nothing is in flight."""
-        self._simulation.drain()
+        self.simulation.drain()
 
     def may_allocate(self, tag: str, nbytes: int) -> None:
         """Raises OutOfMemoryError where a fault makes this allocation fail."""
@@ -102,14 +102,14 @@ class SimPlatform(HostPlatform):
     ) -> None:
         if stream is not None:
             raise ArgumentError("the platform sim has one stream; launch with stream=None")
-        self._simulation.launch(self._place.rank, module, args, grid, block, shared, library, name)
+        self.simulation.launch(self._place.rank, module, args, grid, block, shared, library, name)
 
     def synchronize(self, timeout: float | None) -> None:
         self._job.wait_launches(self._place.rank)
-        self._simulation.raise_error(self._place.rank)
+        self.simulation.raise_error(self._place.rank)
 
     def captured(self) -> str:
-        text: str = self._simulation.captured(self._place.rank)
+        text: str = self.simulation.captured(self._place.rank)
         return text
 
     def close(self, timeout: float) -> None:

@@ -8,7 +8,7 @@ import sys
 from gin.config import Config
 from gin.errors import Error
 from gin.sim.job import Job
-from gin.sim.launch import Script, exit_code, run_script
+from gin.sim.launch import Script, exit_code, run_script, write_errors
 from gin.sim.options import simulation_options
 from gin.sim.output import Outputs
 
@@ -28,7 +28,11 @@ def main(words: list[str]) -> int:
             script = Script.of_module(given.module, tuple(program))
         else:
             script = Script.of_file(program[0], tuple(program[1:]))
-        run_script(script, job, Outputs(label=given.label))
+        outputs = Outputs(label=given.label)
+        try:
+            run_script(script, job, outputs)
+        finally:
+            write_errors(job.places, outputs)
     except Error as error:
         sys.stderr.write(f"gin run: {error}\n")
         return 2

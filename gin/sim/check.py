@@ -14,13 +14,15 @@ from gin.errors import CompileError, ConfigError, Error, RemoteError, TimeoutErr
 from gin.sim.events import Trace
 from gin.sim.explain import Story, explain
 from gin.sim.job import Deadlock, Job, Place, RankDied, failure_text
-from gin.sim.launch import Script, run_script
+from gin.sim.launch import Script, run_script, write_errors
 from gin.sim.options import simulation_options
 from gin.sim.output import Outputs
 
-__all__ = ["Failure", "Plan", "Report", "check"]
+__all__ = ["TURNS", "Failure", "Plan", "Report", "check"]
 
 Sink = Callable[[int, int], None]
+TURNS = 20_000_000  # that a run may take
+_MOST_RECORDED = 300_000  # turns of a run that does not end
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Plan:
     """What to run.
 
     settings  GIN_* variables in force while the program runs
+    turns     of threads, proxies and messages together, after which a run has failed: it does not come to an end
     """
 
     script: Script
@@ -35,6 +38,11 @@ class Plan:
     first: int
     seeds: int
     settings: Mapping[str, str] = field(default_factory=dict)
+    turns: int = TURNS
+
+    def options(self, config: Config, seed: int) -> dict[str, Any]:
+        """The simulation's, for one run."""
+        return {**simulation_options(config, self.ranks, seed), "most_steps": self.turns}
 
     @property
     def faulty(self) -> bool:
@@ -47,6 +55,8 @@ class Plan:
         for name in ("backend", "policy", "faults", "model", "route"):
             if value := self.settings.get(f"GIN_{name.upper()}"):
                 options.append(f"--{name} {shlex.quote(value)}")
+        if self.turns != TURNS:
+            options.append(f"--turns {self.turns}")
         rest = f" -- {shlex.join(self.script.arguments)}" if self.script.arguments else ""
         program = f"-m {self.script.module}" if self.script.module is not None else shlex.quote(self.script.path)
         return f"gin check {program} --seed {seed} {' '.join(options)}{rest}"
@@ -125,7 +135,7 @@ def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
     with _settings(plan.settings):
         config = Config.from_sources()
         for seed in range(plan.first, plan.first + plan.seeds):
-            run = _Run(plan, simulation_options(config, plan.ranks, seed))
+            run = _Run(plan, plan.options(config, seed))
             report.runs += 1
             report.operations += run.operations
             if run.failed is not None:
@@ -145,12 +155,24 @@ class _Run:
         self.job = Job(plan.ranks, options, trace=trace)
         outputs = Outputs(collect=True, label=True)
         run_script(plan.script, self.job, outputs)
-        self.output = "".join(outputs.lines)
         self.operations = sum(int(job.simulation.operations) for job in self.jobs())
         failed = [place for place in self.job.places if _counts(place, plan.faulty)]
         self.failed: Place | None = min(failed, key=lambda place: _order(self.job, place), default=None)
+        # The traceback of the failure stands by itself.
+        write_errors([place for place in self.job.places if not self._told(place)], outputs)
+        self.output = "".join(outputs.lines)
         self.mark = (self.operations, int(self.job.simulation.now_ns), [_text(place) for place in self.job.places])
         self.traceback = failure_text(self.failed) if self.failed is not None else ""
+
+    def _told(self, place: Place) -> bool:
+        """Whether the failure says what this rank's error would; a deadlock is everybody's."""
+        mine = self.failed.error if self.failed is not None else None
+        return place is self.failed or (isinstance(mine, Deadlock) and isinstance(place.error, Deadlock))
+
+    @property
+    def endless(self) -> bool:
+        """Whether it was given up though it went on."""
+        return any(job.simulation.exhausted for job in self.jobs())
 
     def jobs(self) -> list[Job]:
         """The job and those that its programs spawned."""
@@ -197,14 +219,17 @@ def _describe(plan: Plan, config: Config, seed: int, run: _Run) -> Failure:
     failure = Failure(seed, _kind(error), place.rank, _text(place), run.traceback, output=run.output)
     failure.waiting = error.waiting if isinstance(error, Deadlock) else ""
     failure.replay = plan.replay(seed)
-    options = simulation_options(config, plan.ranks, seed)
+    options = plan.options(config, seed)
+    if run.endless:
+        _tell(failure, _Run(plan, {**options, "most_steps": min(plan.turns, _MOST_RECORDED)}, trace=True), seed)
+        return failure
     again = _Run(plan, options, trace=True)
     failure.steady = again.mark == run.mark
     failure.simplified, simpler = _simplify(plan, options, run)
     _tell(failure, simpler or again, seed)
     others = range(seed + 1, seed + 1 + _OTHER_RUNS)
     for other in others if failure.story is None or not failure.story.weight else ():
-        similar = _Run(plan, simulation_options(config, plan.ranks, other), trace=True)
+        similar = _Run(plan, plan.options(config, other), trace=True)
         if (
             similar.failed is not None
             and similar.failed.error is not None

@@ -14,7 +14,8 @@ class Event(NamedTuple):
 
     kind    launch, end, post, read_source, deliver, signal, complete, settle, wait, met, overdue, read, reset, kill, stall
     op      of a request: put, get, value, signal, atomic or fence; of a wait: wait, wait_counter, barrier, flush, quiet ...
-    offset  of a request, bytes in the peer's region; of a wait, read or reset, the signal's or counter's id
+    offset  of a request, bytes in the peer's region; of a signal alone, of its word; of a wait, read or reset, the
+            signal's or counter's id
     value, value2  by kind, see csrc/sim/trace.h
     number  of the request, from 1 on; 0 for none
     """
@@ -47,7 +48,7 @@ class Request:
     post: int
     delivered: list[int] = field(default_factory=list)
     signalled: int | None = None
-    signal: tuple[int, int] | None = None  # (context, id) that it adds to, once it has
+    signal: tuple[int, int] | None = None  # (context, id) that it adds to; of a put, once it has
     completed: int | None = None
     settled: int | None = None
 
@@ -88,7 +89,7 @@ class Trace:
 
     def _note(self, at: int, event: Event) -> None:
         if event.kind == "post":
-            self.requests[event.number] = Request(at)
+            self.requests[event.number] = Request(at, signal=self.signal_of(event) if event.op == "signal" else None)
             return
         request = self.requests.get(event.number)
         if request is None:

@@ -44,7 +44,8 @@ def explain(trace: Trace, rank: int | None = None) -> Story | None:
     rank  the one that failed, where that is known
     """
     stories = [*_changed_sources(trace), *_overtaken(trace, rank), *_reset_too_early(trace), *_late_bases(trace)]
-    stories += list(_unsatisfied(trace)) if not stories else []
+    for others in (_unsatisfied(trace), _endless(trace, rank), _too_few(trace, rank)):
+        stories += [] if stories else list(others)
     return max(stories, key=lambda story: story.weight, default=None)
 
 
@@ -76,10 +77,27 @@ def _applied(trace: Trace, at: int) -> Step:
 
 def _waited(event: Event) -> Step:
     if event.kind == "read":
-        text = f"reads {event.value2} from signal {event.offset} of context {event.context}"
+        text = f"reads {event.value2} from {_word(event)}"
     else:
-        text = f"wait for signal {event.offset} of context {event.context} to reach {event.value} ends: it is {event.value2}"
+        text = f"{_wait(event)} {'passes its deadline' if event.kind == 'overdue' else 'ends'}: it is {event.value2}"
     return Step(event.time, event.rank, text, event.where)
+
+
+def _word(event: Event) -> str:
+    """The signal or counter of a wait, read or reset."""
+    what = "counter" if event.op == "wait_counter" else "signal"
+    return f"{what} {event.offset} of context {event.context}"
+
+
+def _wait(event: Event) -> str:
+    """A wait, and for what."""
+    match event.op:
+        case "wait" | "wait_counter":
+            return f"wait for {_word(event)} to reach {event.value}"
+        case "barrier":
+            return f"barrier {event.offset} of context {event.context}, waiting for {event.value},"
+        case _:
+            return f"{event.op} of context {event.context}, waiting for {event.value},"
 
 
 def _arrived(trace: Trace, number: int, after: int) -> Step:
@@ -201,7 +219,7 @@ def _changed_sources(trace: Trace) -> Iterator[Story]:
             Step(
                 event.time,
                 event.rank,
-                f"the source of {_name(trace, event.number)} is read: its bytes have been changed",
+                f"the source of {_name(trace, event.number)} is read: its bytes have changed since it was called",
             ),
         ]
         if completed is not None:
@@ -211,7 +229,8 @@ def _changed_sources(trace: Trace) -> Iterator[Story]:
             )
         rule = (
             f"The source of a {post.op} is read at any time until it has completed. Flush, wait for a ticket or for a "
-            "counter before it is written again."
+            "counter before it is written again. Where another thread was to write it before the put, the put was called "
+            "too early: synchronise the threads first."
         )
         yield Story("source reused before flush", rule, steps, 6)
 
@@ -261,7 +280,7 @@ def _late_bases(trace: Trace) -> Iterator[Story]:
             signal = trace.signal_of(event)
             if signal is not None:
                 grown.setdefault((event.peer, *signal), []).append(at)
-        elif event.kind == "read" and event.value2:
+        elif event.kind == "read" and event.op == "wait" and event.value2:
             reads[key] = at
         elif event.kind == "overdue" and event.op == "wait" and key in reads:
             base = trace.events[reads[key]]
@@ -286,29 +305,86 @@ def _overdue_after(trace: Trace, at: int) -> list[Step]:
     """The next wait that passed its deadline."""
     for event in trace.events[at + 1 :]:
         if event.kind == "overdue":
-            text = (
-                f"wait for signal {event.offset} of context {event.context} to reach {event.value} passes its deadline"
-            )
-            return [Step(event.time, event.rank, f"{text}: it is {event.value2}", event.where)]
+            return [_waited(event)]
     return []
 
 
 def _unsatisfied(trace: Trace) -> Iterator[Story]:
     """The first wait that passed its deadline, with what had come for it."""
     for at, event in enumerate(trace.events):
-        if event.kind != "overdue":
+        if event.kind == "overdue":
+            rule = "Nothing that was sent satisfies this wait: too few increments, another signal, context or rank."
+            yield Story("a wait that nothing satisfies", rule, [*_come(trace, event.rank, at), _waited(event)])
+            return
+
+
+def _come(trace: Trace, rank: int, until: int) -> list[Step]:
+    """The last additions to a rank's signals before a place in the trace."""
+    places = [
+        at
+        for at, event in enumerate(trace.events[:until])
+        if event.kind == "signal" and event.peer == rank and trace.is_users(trace.signal_of(event))
+    ]
+    return [_applied(trace, at) for at in places[-6:]]
+
+
+def _endless(trace: Trace, rank: int | None) -> Iterator[Story]:
+    """A kernel that has not ended, and whose last deed was to look at a signal."""
+    streaks: dict[int, tuple[tuple[Any, ...], int]] = {}  # of the same look, by rank, and where they began
+    for at, event in enumerate(trace.events):
+        if event.kind in ("launch", "end", "wait", "met", "post", "reset", "read"):
+            seen = event.value2 if event.kind == "read" else event.value
+            look = (event.kind, event.op, event.context, event.offset, seen)
+            if event.rank not in streaks or streaks[event.rank][0] != look:
+                streaks[event.rank] = look, at
+    for looking, (look, at) in sorted(streaks.items(), key=lambda item: item[0] != rank):
+        if look[0] not in ("read", "reset"):
             continue
-        steps = []
-        for place, other in enumerate(trace.events[:at]):
-            if other.kind == "signal" and other.peer == event.rank:
-                signal = trace.signal_of(other)
-                if trace.is_users(signal):
-                    steps.append(_applied(trace, place))
-        what = f"{event.op} for {event.value} at {event.offset} of context {event.context}"
-        steps = [
-            *steps[-6:],
-            Step(event.time, event.rank, f"{what} passes its deadline: it is {event.value2}", event.where),
-        ]
-        rule = "Nothing that was sent satisfies this wait: too few increments, another signal, context or rank."
-        yield Story("a wait that nothing satisfies", rule, steps, 0)
+        event = trace.events[at]
+        text = f"looks at {_word(event)} again and again: it is {look[-1]}"
+        step = Step(event.time, looking, text, event.where)
+        rule = (
+            "Nothing that was sent ends this loop: too few increments, another signal, context or rank. A wait has a "
+            "deadline; a loop around read or test has none."
+        )
+        yield Story("a loop that nothing ends", rule, [*_come(trace, looking, at), step])
         return
+
+
+def _too_few(trace: Trace, rank: int | None) -> Iterator[Story]:
+    """A rank's last wait for a signal that grew beyond what the wait asked for, or would have."""
+    waits: dict[tuple[int, int, int], int] = {}
+    more: dict[tuple[int, int, int], int] = {}  # the first request whose addition came after the wait
+    for at, event in enumerate(trace.events):
+        if event.kind == "met" and event.op == "wait":
+            key = (event.rank, event.context, event.offset)
+            waits[key] = at
+            more.pop(key, None)
+        elif event.kind == "signal" and (signal := trace.signal_of(event)) is not None:
+            key = (event.peer, *signal)
+            if key in waits and trace.is_users(signal):
+                more.setdefault(key, event.number)
+    for number, request in trace.requests.items():
+        if request.signal is not None and request.signalled is None:
+            key = (trace.post(number).peer, *request.signal)
+            if key in waits and trace.is_users(request.signal):
+                more.setdefault(key, number)
+    for key, number in more.items():
+        if rank is None or key[0] == rank:
+            yield _more_came(trace, waits[key], number)
+            return
+
+
+def _more_came(trace: Trace, wait: int, number: int) -> Story:
+    request = trace.requests[number]
+    if request.signalled is not None:
+        last = _applied(trace, request.signalled)
+    else:
+        text = f"what {_name(trace, number)} adds has not come to the end"
+        last = Step(trace.events[-1].time, trace.post(number).peer, text)
+    steps = sorted([_posted(trace, number), _waited(trace.events[wait]), last], key=lambda step: step.time_ns)
+    rule = (
+        "More was sent to this signal than the wait asks for. What the additions after it cover may not have arrived when "
+        "it ends: wait for all of them."
+    )
+    return Story("a wait for too few", rule, steps)

@@ -255,7 +255,7 @@ class Job:
             ]
             waiting = "\n".join(filter(None, [waiting, *programs]))
             for rank in sorted(self._launches):
-                self.wake(rank, Deadlock(f"rank {rank}: deadlock: no thread of the job can go on", waiting))
+                self.wake(rank, Deadlock(f"rank {rank}: {self._why_stuck()}", waiting))
             return
         hopeless = [late for meeting in self.meetings for late in meeting.hopeless()]
         first = min((late.deadline for late in hopeless), default=0.0)
@@ -265,6 +265,11 @@ class Job:
         if not self._ready:
             for place in stuck:
                 self.wake(place.rank, Error(f"rank {place.rank} waits for {place.waits}, which cannot happen any more"))
+
+    def _why_stuck(self) -> str:
+        if self.simulation.exhausted:
+            return f"no end after {int(self.simulation.steps)} turns of threads, proxies and messages"
+        return "deadlock: no thread of the job can go on"
 
     def words(self, group: int, count: int) -> npt.NDArray[np.uint64]:
         """The zeroed words that kernels of a communicator keep between launches, of shape (ranks, count)."""

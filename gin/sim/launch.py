@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -21,7 +21,7 @@ from gin.sim.job import Job, Place, current, failure_text
 from gin.sim.options import simulation_options
 from gin.sim.output import Outputs
 
-__all__ = ["Script", "exit_code", "run_script", "spawn"]
+__all__ = ["Script", "exit_code", "run_script", "spawn", "write_errors"]
 
 _MOST_NOTES = 16  # of other ranks' failures
 
@@ -80,21 +80,25 @@ class Script:
 
 
 def run_script(script: Script, job: Job, outputs: Outputs) -> None:
-    """Runs the script on all ranks of the job. What became of each is in `job.places`; outputs get the tracebacks."""
+    """Runs the script on all ranks of the job. What became of each is in `job.places`."""
     job.outputs = outputs
     _seed_generators(job.seed)
     with script.surroundings(), outputs.in_force():
-        try:
-            job.run([functools.partial(script.main, place) for place in job.places])
-        finally:
-            for place in job.places:
-                if place.error is not None and exit_code(place):
-                    outputs.rank = place.rank
-                    if not isinstance(place.error, SystemExit):
-                        sys.stderr.write(failure_text(place))
-                    elif isinstance(place.error.code, str):
-                        sys.stderr.write(place.error.code + "\n")
-            outputs.rank = None
+        job.run([functools.partial(script.main, place) for place in job.places])
+
+
+def write_errors(places: Iterable[Place], outputs: Outputs) -> None:
+    """Writes what the ranks' processes would have written at their ends: tracebacks, and what they exited with."""
+    with outputs.in_force():
+        for place in places:
+            if place.error is None or not exit_code(place):
+                continue
+            outputs.rank = place.rank
+            if not isinstance(place.error, SystemExit):
+                sys.stderr.write(failure_text(place))
+            elif isinstance(place.error.code, str):
+                sys.stderr.write(place.error.code + "\n")
+        outputs.rank = None
 
 
 def exit_code(place: Place) -> int:

@@ -110,6 +110,87 @@ def test_a_deadlock_names_the_waits(tmp_path: Path) -> None:
     assert failure.waiting.count("wait on signal 5 to reach 1") == 3
 
 
+LOOPS = {
+    "read": ("while (net.read(5) < 1) {}", "a loop that only looks at signal 5, which is 0"),
+    "test": ("while (!net.test(5, 1) && !net.test(6, 1)) {}", "a loop that only looks at signal"),
+    "counter": ("while (net.read_counter(2) < 1) {}", "a loop that only looks at counter 2, which is 0"),
+    "reset": ("while (!net.reset(5)) {}", "a loop that only looks at signal 5, which is 0"),
+}
+
+
+def program(tmp_path: Path, body: str, more: str = "") -> Script:
+    """A script whose kernel has this body."""
+    path = tmp_path / "program.py"
+    path.write_text(
+        'import gin\nSOURCE = r"""#include <gin/gin.cuh>\n'
+        'extern "C" __global__ void kernel(gin::Comm comm, gin::Window window) {\n  gin::Context net(comm);\n'
+        f'  {body}\n}}"""\n'
+        "with gin.init() as comm:\n    window = comm.window(64)\n"
+        f'    comm.compile(SOURCE, "kernel").launch(window, block=4)\n    comm.synchronize()\n{more}'
+    )
+    return Script.of_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("loop", "policy"), [("read", "random"), ("test", "pct"), ("counter", "random"), ("reset", "pct")]
+)
+def test_a_loop_around_a_look_ends_with_its_story(loop: str, policy: str, tmp_path: Path) -> None:
+    body, words = LOOPS[loop]
+    failure = check(Plan(program(tmp_path, f"if (net.rank() == 1) {body}"), 2, 0, 2, {"GIN_POLICY": policy})).failure
+    assert failure is not None and failure.kind == "deadlock" and failure.steady
+    assert words in failure.waiting and "(kernel.cu:4)" in failure.waiting
+    assert failure.story is not None and failure.story.cause == "a loop that nothing ends"
+    assert "again and again: it is 0" in failure.story.steps[-1].text
+    assert failure.story.steps[-1].where == "kernel.cu:4"
+
+
+def test_a_program_that_goes_on_for_ever_ends(tmp_path: Path) -> None:
+    body = "for (;;) { net.put(gin::thread, 0, window, 0, window, 8, 8); net.flush(gin::thread); }"
+    failure = check(Plan(program(tmp_path, body), 2, 0, 2, turns=50_000)).failure
+    assert failure is not None and failure.kind == "deadlock"
+    assert "no end after 50000 turns" in failure.error and "kernel.cu:4" in failure.waiting
+    assert "--turns 50000" in failure.replay
+
+
+def test_a_wait_for_too_few_is_told(tmp_path: Path) -> None:
+    """Each rank puts to both, and waits for one of two."""
+    body = (
+        "if (threadIdx.x < 2) net.put_value(threadIdx.x, window, 4 * net.rank(), net.rank() + 1, gin::signal_inc{0});\n"
+        "  net.wait(gin::block, 0, 1);"
+    )
+    oracle = "    assert window.read('u4', 2).tolist() == [1, 2]\n"
+    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200)).failure
+    assert failure is not None and failure.kind == "assertion"
+    assert failure.story is not None and failure.story.cause == "a wait for too few"
+    assert any("wait for signal 0 of context 0 to reach 1 ends" in step.text for step in failure.story.steps)
+
+
+def test_a_source_that_another_thread_writes_too_late_is_told(tmp_path: Path) -> None:
+    """One thread puts what the others of its block are still to write."""
+    body = (
+        "static_cast<unsigned*>(window.local())[4 + threadIdx.x] = 0;\n  __syncthreads();\n"
+        "  for (unsigned i = 0; i < 4 * threadIdx.x; ++i) net.test(1, 1);\n"
+        "  static_cast<unsigned*>(window.local())[4 + threadIdx.x] = 7;\n"
+        "  if (threadIdx.x == 0) net.put(gin::thread, 1 - net.rank(), window, 0, window, 16, 16, gin::signal_inc{0});\n"
+        "  net.wait(gin::block, 0, 1);"
+    )
+    oracle = "    assert window.read('u4', 4).tolist() == [7] * 4\n"
+    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200, {"GIN_BACKEND": "ibrc_proxy"})).failure
+    assert failure is not None and failure.story is not None
+    assert failure.story.cause == "source reused before flush"
+    assert "synchronise the threads first" in failure.story.rule
+
+
+def test_what_ranks_wrote_stands_once(tmp_path: Path) -> None:
+    body = "net.wait(gin::thread, 5, 1, net.rank() ? 1'000'000 : 2'000'000);"
+    script = program(tmp_path, body, "")
+    failure = check(Plan(script, 2, 0, 1, {"GIN_BACKEND": "nccl_gin"})).failure
+    assert failure is not None and failure.kind == "deadline"
+    assert f"[{1 - failure.rank}] " in failure.output and f"[{failure.rank}] " not in failure.output
+    assert failure.story is not None
+    assert failure.story.steps[-1].text == "wait for signal 5 of context 0 to reach 1 passes its deadline: it is 0"
+
+
 FAULTY = r"""
 import numpy as np
 import gin

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -225,3 +226,54 @@ def test_variables_of_a_kernel_are_each_ranks_own() -> None:
 
     for _ in range(2):
         assert spawn(3, body) == [12, 14, 16]
+
+
+PUTS = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void puts(gin::Comm comm, gin::Window window, int waits) {
+  gin::Context net(comm);
+  for (int i = 0; i < 64; ++i)
+    net.put(gin::thread, 1 - net.rank(), window, 4096 * i, window, 4096 * i, 4096, gin::signal_inc{0});
+  if (waits) net.wait(gin::thread, 1, 1);
+}
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("ends", ["at once", "with launches done", "while a kernel waits", "and opens another"])
+def test_what_is_in_flight_does_not_touch_memory_that_is_gone(backend: str, ends: str) -> None:
+    """Programs that leave a communicator open."""
+
+    def body() -> None:
+        comm = gin.init(backend=backend, timeout="1ms")
+        window = comm.window(64 * 4096)
+        comm.compile(PUTS, "puts").launch(window, int(ends == "while a kernel waits"))
+        if ends != "while a kernel waits" and ends != "at once":
+            comm.synchronize()
+        del window, comm
+        gc.collect()
+        if ends == "and opens another":
+            with gin.init(backend=backend) as other:
+                for _ in range(5):
+                    fresh = other.window(64 * 4096)
+                    other.barrier()
+                    assert not fresh.read().any()
+                    fresh.close()
+
+    for seed in range(5):
+        spawn(2, body, GIN_SEED=str(seed))
+
+
+def test_jobs_leave_nothing_behind() -> None:
+    def body() -> None:
+        comm = gin.init(backend="ibrc_proxy")
+        comm.compile(PASS_ON, "pass_on").launch(comm.window(8))
+        comm.synchronize()  # and no close
+
+    def jobs() -> list[Any]:
+        gc.collect()
+        return [thing for thing in gc.get_objects() if type(thing).__name__ == "Job"]
+
+    before = jobs()  # those that the exceptions of earlier tests still show
+    spawn(2, body)
+    assert [job for job in jobs() if not any(job is other for other in before)] == []

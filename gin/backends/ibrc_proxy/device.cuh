@@ -23,6 +23,8 @@ GIN_DEVICE impl::Subject subject_of(impl::Channel channel, Operation operation, 
 }
 
 GIN_DEVICE bool wait_for_room(impl::Channel channel, const Ring& ring, impl::Subject subject, uint64_t end) {
+  platform::tell(platform::NoteKind::watch, subject.operation, channel.index, uint64_t(&ring.progress->consumed),
+                 end - ring.depth, uint64_t(channel.comm.failed));
   return impl::wait_for(channel.comm, subject, [&] { return finds_room(ring, end); }).ok();
 }
 
@@ -37,7 +39,8 @@ GIN_DEVICE bool enter(impl::Channel channel, const Ring& ring, impl::Subject sub
 
 // Puts an operation into the ring, waiting for room where there is none, and returns its ticket. When that wait fails
 // the slots stay empty and the ring ends there: the job has failed, and no later wait of it begins.
-GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Fields& fields) {
+GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Fields& fields,
+                         const void* source = nullptr) {
   const Ring ring = ring_of(channel);
   const uint32_t count = slots(fields);
   const Reservation reserved = reserve(ring, count);
@@ -47,7 +50,8 @@ GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Field
     // before it then overlap with what the fence waits for.
     if (fields.op == Op::put || fields.op == Op::get) release_payload(GIN_IBRC_SYSTEM_SOURCES);
     publish(ring, reserved.first, fields);
-    platform::tell(platform::NoteKind::descriptor, operation, channel.index, reserved.first);
+    platform::tell(platform::NoteKind::descriptor, operation, channel.index, reserved.first, uint64_t(source),
+                   fields.bytes);
   }
   return ticket;
 }
@@ -81,7 +85,7 @@ struct Backend {
     fields.bytes = bytes;
     fields.counter = counter == impl::no_counter ? 0 : counter + 1;
     ibrc::set_signal(fields, signal);
-    ibrc::push(channel, Operation::put, fields);
+    ibrc::push(channel, Operation::put, fields, src.local(src_offset));
   }
 
   template <class Coop>

@@ -67,13 +67,16 @@ struct Call {
 
 // What such a kernel tells the executor.
 enum class NoteKind : uint32_t {
-  call_ends,    // a gin operation is over
-  descriptor,   // context: of the ring. id: the sequence of the operation's first slot
+  call_ends,  // a gin operation is over
+  descriptor,  // context: of the ring. id: the sequence of the operation's first slot. first, second: address and bytes of
+               // what a put reads
   wait_begins,  // context, id, first: what is waited for. second: for how many ns at most, 0 for ever
   wait_met,     // context, id, first. second: what was seen
   wait_fails,   // the same, past its deadline
   read,         // context, id. second: the value
   reset,        // context, id. first: what was taken off
+  watch,  // the wait that begins goes on until the 64-bit word at the address `id` has come to `first`, in steps that may
+          // wrap, or the 32-bit word at the address `second` is not 0
 };
 
 struct Note {

@@ -172,7 +172,10 @@ GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least G
 
 GIN_DEVICE uint64_t Context::read_counter(uint32_t id GIN_SITE_HERE) const {
   GIN_CALL(true);
-  return impl::check_id(channel(), Operation::wait_counter, id, comm_.counters) ? impl::counter_now(channel(), id) : 0;
+  if (!impl::check_id(channel(), Operation::wait_counter, id, comm_.counters)) return 0;
+  const uint64_t value = impl::counter_now(channel(), id);
+  platform::tell(platform::NoteKind::read, Operation::wait_counter, index_, id, 0, value);
+  return value;
 }
 
 GIN_DEVICE uint64_t Context::reset_counter(uint32_t id GIN_SITE_HERE) const {

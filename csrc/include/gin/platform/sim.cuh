@@ -60,7 +60,7 @@ class Calling {
 
 #else
 
-enum class NoteKind : uint32_t { call_ends, descriptor, wait_begins, wait_met, wait_fails, read, reset };
+enum class NoteKind : uint32_t { call_ends, descriptor, wait_begins, wait_met, wait_fails, read, reset, watch };
 
 GIN_DEVICE void tell(NoteKind, Operation, uint32_t, uint64_t, uint64_t = 0, uint64_t = 0) {}
 
