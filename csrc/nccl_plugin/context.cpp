@@ -1,5 +1,7 @@
 #include "nccl_plugin/context.h"
 
+#include <algorithm>
+
 #include "error.h"
 #include "nccl_plugin/log.h"
 
@@ -11,6 +13,9 @@ using Kind = Error::Kind;
 constexpr const char* step = "making contexts";
 constexpr double look_every = 1e-3, most_finish = 5;  // seconds
 
+// The GPU has few queues for its streams, eight by default: one that shares a queue with a kernel waits for it.
+constexpr uint32_t most_lanes = 4;
+
 void check_range(bool inside, const char* what, uint64_t offset, uint64_t bytes, uint64_t size) {
   if (!inside)
     throw Error(Kind::config, std::string(what) + " of " + std::to_string(bytes) + " bytes at " +
@@ -19,6 +24,7 @@ void check_range(bool inside, const char* what, uint64_t offset, uint64_t bytes,
 
 }  // namespace
 
+// All that the GPU needs is made here: once a kernel waits, what the driver would make could wait for that kernel.
 Context::Context(Comm& comm, uint32_t contexts)
     : comm_(comm), contexts_(contexts), lost_(comm.size()), watches_(comm.size()) {
   const uint32_t size = comm_.size(), rank = comm_.rank();
@@ -35,6 +41,8 @@ Context::Context(Comm& comm, uint32_t contexts)
   outlets_.resize(size);
   inlets_.resize(size);
   comm_.step(step, [&] {
+    std::vector<std::shared_ptr<Lane>> lanes(gpu ? std::min(most_lanes, size * contexts_) : 0);
+    for (auto& lane : lanes) lane = std::make_shared<Lane>();
     for (uint32_t peer = 0; peer < size; ++peer) {
       const std::string& text = letters[peer].text;
       const size_t space = text.find(' ');
@@ -45,8 +53,11 @@ Context::Context(Comm& comm, uint32_t contexts)
       const LaneMemory out(others_[peer]->address(), rank, size, contexts_);
       const LaneMemory in(inbox_->address(), peer, size, contexts_);
       auto pinned = peer == rank || !gpu ? heads_ : std::make_shared<Pinned>(out.head(), head);
-      outlets_[peer] = std::make_unique<Outlet>(peer, out, pinned, contexts_, comm_.settings().pull);
-      inlets_[peer] = std::make_unique<Inlet>(peer, in, heads_, contexts_, comm_, owner);
+      const auto pin = [&](const LaneMemory& lane) {
+        return peer == rank || !gpu ? nullptr : std::make_unique<Pinned>(lane.chunk(0), chunks * chunk_bytes);
+      };
+      outlets_[peer] = std::make_unique<Outlet>(peer, out, pinned, pin(out), lanes, contexts_, comm_.settings().pull);
+      inlets_[peer] = std::make_unique<Inlet>(peer, in, heads_, pin(in), contexts_, comm_, owner);
     }
     return std::string();
   });

@@ -6,15 +6,20 @@
 
 namespace gin::rma {
 
-Inlet::Inlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> heads, uint32_t contexts, Comm& comm,
-             Owner& owner)
+Inlet::Inlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> heads, std::unique_ptr<Pinned> staged,
+             uint32_t contexts, Comm& comm, Owner& owner)
     : peer_(peer),
       memory_(memory),
       heads_(std::move(heads)),
+      chunks_(std::move(staged)),
       comm_(comm),
       owner_(owner),
       queues_(contexts),
       gpu_(contexts) {}
+
+Inlet::~Inlet() {
+  for (const Queue& queue : queues_) comm_.words().forget(&queue);
+}
 
 void Inlet::poll() {
   const bool more = load(&memory_.slot(taken_)->turn) == taken_ + 1;
@@ -99,7 +104,6 @@ void Inlet::land_chunk(const Message& message, Region& target) {
     if (answered) owner_.landed(message.token, message.bytes);
     return;
   }
-  if (!chunks_) chunks_ = std::make_unique<Pinned>(memory_.chunk(0), chunks * chunk_bytes);
   comm_.words().copy(target, message.offset, chunks_->device(memory_.chunk(message.chunk)), message.bytes);
   gpu_[message.context].unmarked = true;
   landings_.push_back({comm_.words().mark(), message.chunk, message.token, message.bytes, answered});

@@ -26,7 +26,13 @@ class Inlet {
 
   // memory  the peer's lane in this rank's inbox
   // heads   the inbox's first part as the GPU sees it; null without a GPU
-  Inlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> heads, uint32_t contexts, Comm& comm, Owner& owner);
+  // staged  the lane's chunks, in the same way; null for this rank itself
+  Inlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> heads, std::unique_ptr<Pinned> staged,
+        uint32_t contexts, Comm& comm, Owner& owner);
+
+  ~Inlet();  // with the words locked
+  Inlet(const Inlet&) = delete;
+  Inlet& operator=(const Inlet&) = delete;
 
   // Applies what can be applied. Throws gin::Error when the peer asks for what it may not.
   void poll();

@@ -12,8 +12,13 @@ Address address_of(const void* pointer) { return Address(uintptr_t(pointer)); }
 
 }  // namespace
 
-Outlet::Outlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> head, uint32_t contexts, uint64_t pull)
-    : peer_(peer), memory_(memory), head_(std::move(head)), pull_(pull), flows_(contexts) {}
+Outlet::Outlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> head, std::unique_ptr<Pinned> staged,
+               const std::vector<std::shared_ptr<Lane>>& lanes, uint32_t contexts, uint64_t pull)
+    : peer_(peer), memory_(memory), head_(std::move(head)), chunks_(std::move(staged)), pull_(pull), flows_(contexts) {
+  if (lanes.empty()) return;
+  for (uint32_t context = 0; context < contexts; ++context)
+    flows_[context].lane = lanes[(context + peer) % lanes.size()];
+}
 
 void Outlet::put(const Transfer& t, const Signal& signal, Request& request) {
   request.flow = t.context;
@@ -155,7 +160,6 @@ void Outlet::finish(double seconds) {
 }
 
 void Outlet::copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes) {
-  if (!flow.lane) flow.lane = std::make_unique<Lane>();
   flow.lane->copy(to, from, bytes);
   ++flow.unmarked;
   activate(flow, context);
@@ -224,7 +228,6 @@ bool Outlet::send_chunk(Item& item) {
   if (!last) m.flags &= ~has_signal;
   const char* from = item.source->base + item.source_offset;
   if (item.source->cuda) {
-    if (!chunks_) chunks_ = std::make_unique<Pinned>(memory_.chunk(0), chunks * chunk_bytes);
     copy(flow, m.context, chunks_->device(memory_.chunk(m.chunk)), address_of(from), m.bytes);
     m.after = settled_by(flow, m.context);
     if (item.request) item.request->mark = m.after;

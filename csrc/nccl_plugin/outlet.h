@@ -1,6 +1,7 @@
-// The way from one context set of this rank to one peer. Large puts between GPUs are copied from here, each context's in a
-// stream of its own; a word in the peer's inbox says how far it is. Everything else is a message there: the peer copies small
-// puts by itself, in the stream in which it writes signals, so that nobody waits for a copy before the signal is on its way.
+// The way from one context set of this rank to one peer. Large puts between GPUs, and gets, are copied from here, in streams
+// that contexts share; a word per context in the peer's inbox says how far it is. Everything else is a message there: the
+// peer copies small puts by itself, in the stream in which it writes signals, so that nobody waits for a copy before the
+// signal is on its way.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,10 @@ class Outlet {
  public:
   // memory  this rank's lane in the peer's inbox
   // head    its first part as the GPU sees it; null without a GPU
-  Outlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> head, uint32_t contexts, uint64_t pull);
+  // staged  its chunks, in the same way; null for this rank itself
+  // lanes   what contexts copy in, in turn; none without a GPU
+  Outlet(uint32_t peer, LaneMemory memory, std::shared_ptr<Pinned> head, std::unique_ptr<Pinned> staged,
+         const std::vector<std::shared_ptr<Lane>>& lanes, uint32_t contexts, uint64_t pull);
 
   void put(const Transfer& transfer, const Signal& signal, Request& request);
   // From the peer's `source` to this rank's `target`.
@@ -84,7 +88,7 @@ class Outlet {
 
   // One context's.
   struct Flow {
-    std::unique_ptr<Lane> lane;
+    std::shared_ptr<Lane> lane;
     uint64_t marked = 0;
     uint64_t pulls = 0;     // that the peer was asked for
     uint32_t unmarked = 0;  // copies after the last mark
@@ -113,7 +117,7 @@ class Outlet {
   uint32_t peer_;
   LaneMemory memory_;
   std::shared_ptr<Pinned> head_;
-  std::unique_ptr<Pinned> chunks_;  // once a GPU needs them
+  std::unique_ptr<Pinned> chunks_;
   uint64_t pull_;
   std::vector<Flow> flows_;
   std::vector<uint32_t> active_;  // contexts with something waiting or not marked

@@ -1,6 +1,7 @@
 // The RMA plugin's ways between GPUs, on a driver that is not there (fake/cuda.cpp): memory that is mapped by others and
 // memory that is not, signal words that only grow and those that are reset, all kinds mixed.
 #include <cstring>
+#include <deque>
 
 #include "plugin_ranks.h"
 
@@ -18,6 +19,8 @@ const auto allocate = fake<void* (*)(uint64_t, int)>("fake_allocate");
 const auto release = fake<void (*)(void*)>("fake_free");
 const auto live = fake<int (*)()>("fake_live");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
+const auto run_kernels = fake<void (*)(int)>("fake_run");
+const auto streams = fake<int (*)()>("fake_streams");
 
 enum class Memory { mapped, own, host };  // of a GPU, exported or not
 constexpr Memory kinds[] = {Memory::mapped, Memory::own, Memory::host};
@@ -223,6 +226,176 @@ CASE(more_than_fits) {
     for (void* request : requests) CHECK_EQ(r.wait(request), 0);
     CHECK(r.wait_word(signal.word(0), count));
     CHECK_EQ(target.wrong(0, count * bytes, 0, 1 - r.rank()), 0u);
+    CHECK(r.barrier());
+  });
+}
+
+namespace {
+
+// NCCL's proxy: queues of one rank's kernels, by context and peer. Each turn takes one operation of each queue, after what it
+// took before has been tested; then the plugin's turn.
+class Proxy {
+ public:
+  enum class Kind { signal, get, flush };
+  struct Operation {
+    Kind kind;
+    size_t remote, local;
+    void* request = nullptr;
+  };
+
+  Proxy(Rank& rank, void* window, int contexts)
+      : rank_(rank), window_(window), contexts_(contexts), queues_(size_t(contexts * rank.size())) {}
+
+  void turn() {
+    for (int context = 0; context < contexts_; ++context) {
+      for (int peer = 0; peer < rank_.size(); ++peer) test(queue(context, peer));
+      for (int peer = 0; peer < rank_.size(); ++peer) take(queue(context, peer), context, peer);
+    }
+    rank_.progress();
+  }
+
+  // By the kernel: how many are posted, and whether as many are done.
+  uint64_t post(int context, int peer, Operation operation) {
+    Queue& q = queue(context, peer);
+    std::lock_guard<std::mutex> held(q.guard);
+    q.posted.push_back(operation);
+    return ++q.count;
+  }
+  bool done(int context, int peer, uint64_t count) { return queue(context, peer).consumed.load() >= count; }
+  int wrong() const { return wrong_; }
+
+ private:
+  struct Queue {
+    std::mutex guard;
+    std::deque<Operation> posted;
+    uint64_t count = 0;
+    std::deque<Operation> under_way;
+    std::atomic<uint64_t> consumed{0};
+  };
+  Queue& queue(int context, int peer) { return queues_[size_t(context * rank_.size() + peer)]; }
+
+  void test(Queue& q) {
+    while (!q.under_way.empty()) {
+      int done = 1;
+      void* request = q.under_way.front().request;
+      if (request) wrong_ += table14().test(rank_.comm(), request, &done) != 0;
+      if (!done) return;
+      q.under_way.pop_front();
+      ++q.consumed;
+    }
+  }
+
+  void take(Queue& q, int context, int peer) {
+    Operation o;
+    {
+      std::lock_guard<std::mutex> held(q.guard);
+      if (q.posted.empty()) return;
+      o = q.posted.front();
+      q.posted.pop_front();
+    }
+    int result = 0;
+    if (o.kind == Kind::signal)
+      result = rank_.put_signal(nullptr, 0, 0, nullptr, 0, peer, window_, o.remote, 1, &o.request, true, context);
+    else if (o.kind == Kind::get)
+      result = rank_.get(window_, o.remote, 8, window_, o.local, peer, &o.request, context);
+    else
+      result = table14().flush(rank_.context(), context, window_, uint32_t(peer), &o.request);
+    wrong_ += result != 0;
+    q.under_way.push_back(o);
+  }
+
+  Rank& rank_;
+  void* window_;
+  int contexts_;
+  std::deque<Queue> queues_;
+  std::atomic<int> wrong_{0};
+};
+
+// gin's quiet: a signal to a word of the peer's window, and gets of that word until it is there. As NCCL waits for a get, its
+// own operations are consumed first, then a flush in this rank's own queue.
+bool quiet(Proxy& proxy, Rank& r, Window& window, int context, uint64_t turn) {
+  const Deadline deadline(5);
+  const size_t words = 2 * size_t(r.size());
+  const auto consumed = [&](int peer, uint64_t count) {
+    while (!proxy.done(context, peer, count)) {
+      if (deadline.passed()) return false;
+      sched_yield();
+    }
+    return true;
+  };
+  for (int peer = 0; peer < r.size(); ++peer) {
+    const size_t settle = 8 * (size_t(context) * words + size_t(r.rank()));
+    const size_t answer = 8 * (size_t(context) * words + size_t(r.size() + peer));
+    proxy.post(context, peer, {Proxy::Kind::signal, settle, 0});
+    do {
+      if (deadline.passed()) return false;
+      const uint64_t count = proxy.post(context, peer, {Proxy::Kind::get, settle, answer});
+      if (!consumed(peer, count)) return false;
+      if (!consumed(r.rank(), proxy.post(context, r.rank(), {Proxy::Kind::flush, 0, 0}))) return false;
+    } while (__atomic_load_n(&window.word(answer / 8), __ATOMIC_ACQUIRE) < turn);
+  }
+  return true;
+}
+
+}  // namespace
+
+// Kernels of all ranks that run until all contexts are quiet: what the plugin needs of the driver, it has before.
+CASE(all_contexts_are_quiet_at_once) {
+  for (int size : {2, 3}) {
+    constexpr int contexts = 4, rounds = 5;
+    with_gpus(
+        size,
+        [&](Rank& r) {
+          Window window(r, Memory::mapped, size_t(contexts * 2 * size) * 8);
+          CHECK(r.barrier());
+          run_kernels(1);
+          Proxy proxy(r, window.region, contexts);
+          std::atomic<bool> ended{false};
+          bool good = true;
+          std::thread kernel([&] {
+            for (uint64_t turn = 1; turn <= rounds; ++turn)
+              for (int context = 0; context < contexts && good; ++context)
+                good = quiet(proxy, r, window, context, turn);
+            ended = true;
+          });
+          while (!ended) {
+            proxy.turn();
+            sched_yield();
+          }
+          kernel.join();
+          CHECK(good);
+          CHECK_EQ(proxy.wrong(), 0);
+          CHECK(streams() <= 5 * size);  // they fit the GPU's eight queues with a kernel's beside them
+          run_kernels(-1);
+          CHECK(r.barrier());
+        },
+        contexts);
+  }
+}
+
+// Every way between kinds of memory, while kernels run.
+CASE(nothing_is_made_while_kernels_run) {
+  with_gpus(2, [](Rank& r) {
+    std::vector<std::unique_ptr<Window>> windows;
+    for (Memory kind : kinds) windows.push_back(std::make_unique<Window>(r, kind, 3 * largest));
+    Window signal(r, Memory::own, 8, abi::region_signal_never_reset);
+    const int peer = 1 - r.rank();
+    uint64_t expected = 0;
+    CHECK(r.barrier());
+    run_kernels(1);
+    for (auto& source : windows)
+      for (auto& target : windows)
+        for (size_t bytes : sizes) {
+          void* requests[2];
+          CHECK_EQ(
+              r.put_signal(source->region, 0, bytes, target->region, largest, peer, signal.region, 0, 1, &requests[0]),
+              0);
+          CHECK_EQ(r.get(source->region, 0, bytes, target->region, 2 * largest, peer, &requests[1]), 0);
+          for (void* request : requests) CHECK_EQ(r.wait(request), 0);
+          CHECK(r.wait_word(signal.word(0), ++expected));
+          CHECK(r.barrier());
+        }
+    run_kernels(-1);
     CHECK(r.barrier());
   });
 }

@@ -111,9 +111,13 @@ class ncclGin {
     request->opaque[1] = 0;
   }
 
-  // Looks once: a deadline of any number of cycles is over by the next look.
-  ncclResult_t wait(ncclGinRequest_t& request, ncclCoopThread, ncclGin_None, cuda::memory_order, uint64_t) const {
-    return comm_.card->completed(comm_.card->nic, context_, request.opaque[0]) ? ncclSuccess : ncclTimeout;
+  // Looks once: a deadline of any number of cycles is over by the next look. NCCL's proxy is asked anew by each wait to make
+  // gets visible, so that a wait which is shorter than its answer takes is always late.
+  ncclResult_t wait(ncclGinRequest_t& request, ncclCoopThread, ncclGin_None, cuda::memory_order,
+                    uint64_t timeoutCycles) const {
+    constexpr uint64_t proxy_cycles = 20000;  // 10 us of a GPU
+    const bool completed = comm_.card->completed(comm_.card->nic, context_, request.opaque[0]);
+    return completed && timeoutCycles >= proxy_cycles ? ncclSuccess : ncclTimeout;
   }
 
  private:

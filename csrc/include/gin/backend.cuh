@@ -22,7 +22,8 @@ enum class AtomicOp : uint32_t { fetch_add, compare_swap, swap, fetch_and, fetch
 struct Ticket {
   uint64_t word[2];
   uint32_t peer;
-  bool native;  // false when there is nothing to wait for
+  bool native;        // false when there is nothing to wait for
+  uint8_t looks = 0;  // of the backend's own
 };
 
 namespace impl {
@@ -53,7 +54,7 @@ struct Channel {
 //   static uint64_t signal_value(Channel, uint32_t id);    // this rank's native word, acquire at system scope
 //   static uint64_t counter_value(Channel, uint32_t id);   // native completions, acquire
 //   static Ticket flush_begin(Channel, uint32_t peer);     // everything so far to that peer
-//   static bool flush_done(Channel, Ticket&);              // sources reusable, gets landed; never waits
+//   static bool flush_done(Channel, Ticket&);              // sources reusable, gets landed; waits a moment at most
 //   static Status fence(Channel);                          // later operations settle after earlier ones, per peer
 //   static Status quiet(Channel);                          // everything this context sent has settled
 //   // With the capability `atomics` only.

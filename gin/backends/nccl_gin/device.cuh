@@ -76,9 +76,16 @@ GIN_DEVICE_CALL ncclGinRequest_t post_flush(const ncclDevComm& dev, uint32_t con
   return request;
 }
 
-GIN_DEVICE_CALL bool flushed(const ncclDevComm& dev, uint32_t context, ncclGinRequest_t request) {
+// Where gets are to be made visible, every wait first asks the proxy for it, anew, and sees the answer to that alone: a wait
+// that is too short for the proxy's answer never succeeds, however often it is repeated. So each look lasts longer than the
+// one before, from some microseconds, which is one answer, to some milliseconds, which many threads at once may need.
+constexpr uint32_t shortest_look = 15, longest_look = 23;  // log2 of GPU cycles
+
+GIN_DEVICE_CALL bool flushed(const ncclDevComm& dev, uint32_t context, ncclGinRequest_t request, uint32_t looks) {
   const ncclGin net(dev, int(context));
-  return net.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, 1) == ncclSuccess;
+  const uint32_t length = shortest_look + looks < longest_look ? shortest_look + looks : longest_look;
+  return net.wait(request, ncclCoopThread{}, ncclGin_None{}, cuda::memory_order_acquire, uint64_t(1) << length) ==
+         ncclSuccess;
 }
 
 }  // namespace nccl
@@ -146,7 +153,9 @@ struct Backend {
   }
 
   GIN_DEVICE static bool flush_done(impl::Channel channel, Ticket& ticket) {
-    ticket.native = !nccl::flushed(nccl::state(channel).dev, channel.index, {{ticket.word[0], ticket.word[1]}});
+    const ncclGinRequest_t request{{ticket.word[0], ticket.word[1]}};
+    ticket.native = !nccl::flushed(nccl::state(channel).dev, channel.index, request, ticket.looks);
+    if (nccl::shortest_look + ticket.looks < nccl::longest_look) ++ticket.looks;
     return !ticket.native;
   }
 
