@@ -1,6 +1,6 @@
 """What the simulator costs and what it predicts: operations a second, seeds a second, memory of a rank, 1,024 ranks.
 
-python benchmarks/simulator.py [--json FILE] [rate|check|scale|predict]...
+python benchmarks/simulator.py [--json FILE [--note TEXT]] [rate|check|scale|predict]...
 
 Each figure is compared with its bound where there is one. One core; nothing else should run.
 """
@@ -230,6 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="|".join(PARTS))
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--note", metavar="TEXT", help="what a reader of the file should know of this run")
     parser.add_argument("--idle", metavar="BACKEND", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.idle:
@@ -244,7 +245,8 @@ def main() -> None:
                 more = f" (measured {made['measured']:g}: {made['error_percent']:+g} %)"
             print(f"{made['name']:<72} {made['value']:>14,.4g} {made['unit']}{more}", flush=True)
     if given.json:
-        text = json.dumps({"environment": environment(), "emulated": True, "figures": figures}, indent=1)
+        note = {"note": given.note} if given.note else {}
+        text = json.dumps({"environment": environment(), "emulated": True, **note, "figures": figures}, indent=1)
         Path(given.json).write_text(text + "\n")
 
 

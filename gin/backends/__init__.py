@@ -69,9 +69,9 @@ def effective(config: Config) -> Capabilities:
 
 def require(config: Config, wanted: Iterable[str]) -> None:
     """Raises UnsupportedError unless the configured backend has every capability in `wanted`; says what would."""
-    name, able = config.backend, effective(config)
+    name = config.backend
     for capability in wanted:
-        if able[capability]:
+        if effective(config)[capability]:
             continue
         if capabilities(name)[capability]:
             why = load(name, config.platform).lacks(config)[capability]

@@ -219,7 +219,7 @@ def _changed_sources(trace: Trace) -> Iterator[Story]:
             Step(
                 event.time,
                 event.rank,
-                f"the source of {_name(trace, event.number)} is read: its bytes have changed since it was called",
+                f"the source of {_name(trace, event.number)} is read: its bytes have changed since the call",
             ),
         ]
         if completed is not None:

@@ -56,7 +56,7 @@ def test_ranks_that_disagree_all_learn_of_whom_and_what(setting, values):
         ({"backend": "rccl"}, gin.ConfigError, "backend.*rccl.*nvshmem"),
         ({"backend": 3}, gin.ConfigError, "backend.*3"),
         ({"wire": "tcp"}, gin.ConfigError, "wire.*tcp.*shm"),
-        ({"platform": "sim"}, gin.UnsupportedError, "sim.*not in this version"),
+        ({"platform": "sim", "wire": "shm"}, gin.UnsupportedError, "wire shm does not work on platform sim"),
         ({"platform": "gpu"}, gin.ConfigError, "platform.*gpu.*host"),
         ({"route": "fast"}, gin.ConfigError, "route.*fast.*direct, native"),
         ({"nonsense": 1}, gin.ConfigError, "nonsense"),
