@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -84,11 +85,14 @@ bool ready(int fd, short events, const Deadline& deadline) {
   }
 }
 
-Descriptor connect_to(const Handle& handle, uint32_t peer) {
+// `timeout`: seconds to wait for where others have filled the peer's queue, 0 for as long as it takes.
+Descriptor connect_to(const Handle& handle, uint32_t peer, double timeout) {
   sockaddr_un address;
   const socklen_t bytes = address_of(handle, address);
   Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) throw Error(Kind::bootstrap, "no socket for " + who(peer) + ": " + reason(errno));
+  const timeval patience{time_t(timeout), suseconds_t((timeout - double(time_t(timeout))) * 1e6)};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), bytes) != 0)
     throw Error(Kind::bootstrap, "cannot connect to " + who(peer) + ": " + reason(errno) +
                                      "; has its process ended, or is it in another network namespace?");
@@ -154,7 +158,7 @@ Mesh::Mesh(const Listener& listener, const std::vector<Handle>& handles, uint32_
   check_handles(handles);
   const Deadline deadline(timeout);
   for (uint32_t peer = 0; peer < rank; ++peer) {
-    sockets_[peer] = connect_to(handles[peer], peer);
+    sockets_[peer] = connect_to(handles[peer], peer, timeout);
     const Hello hello{rank, handles[peer].secret};
     if (send(sockets_[peer].get(), &hello, sizeof(hello), MSG_NOSIGNAL) != ssize_t(sizeof(hello)))
       throw Error(Kind::bootstrap, who(peer) + " closed its connection: " + reason(errno));

@@ -9,7 +9,8 @@
 // Sizes and offsets are bytes, 64-bit. Operations return at once unless they say that they wait. `coop` is gin::thread,
 // gin::warp or gin::block: all of its threads call with equal arguments, and the call begins and ends with a
 // synchronisation of the group, so what the group wrote to a source beforehand is sent. The caller's own rank is a legal
-// peer. Nothing is ordered across contexts.
+// peer. Nothing is ordered across contexts. GIN_SITE is where the call stands, for the simulator's stories; elsewhere it is
+// nothing.
 #pragma once
 
 #include "backend.cuh"
@@ -126,7 +127,8 @@ class Context {
   template <class Coop>
   GIN_DEVICE Status flush(Coop coop GIN_SITE) const;
 
-  // The same for one peer without waiting: test or wait for the ticket. By one thread.
+  // The same for one peer without waiting: test or wait for the ticket. By one thread. A test asks the library, and takes as
+  // long as its answer: on nvshmem a quiet, on nccl_gin up to some milliseconds while gets are under way.
   GIN_DEVICE Ticket flush_async(uint32_t peer GIN_SITE) const;
   GIN_DEVICE bool test(Ticket& ticket GIN_SITE) const;
   template <class Coop>

@@ -24,14 +24,15 @@ struct alignas(64) Progress {
   uint64_t unused[5];
 };
 
-// One context's ring, and what Comm::backend points to: one per context. Many producers, one consumer. A sequence counts slots and never wraps; the ticket of an operation
-// is the sequence after its last slot, and it is complete when `progress->retired` has reached its ticket.
+// One context's ring: many producers, one consumer. Comm::backend points to an array of them, one per context. A sequence
+// counts slots and never wraps; the ticket of an operation is the sequence after its last slot, and it is complete when
+// `progress->retired` has reached its ticket.
 struct Ring {
   Descriptor* slots;  // host memory
   uint64_t depth;     // a power of two
   uint64_t* head;     // device memory: the next sequence to reserve
   uint64_t*
-      consumed_cache;  // device memory: what was last read from progress->consumed; on GPUs, whether a thread reads it
+      consumed_cache;  // device memory: progress->consumed as last read; behind it on GPUs, whether a thread reads it
   uint64_t* free_results;   // device memory: one bit per free result slot
   Progress* progress;       // host memory
   Result* results;          // host memory

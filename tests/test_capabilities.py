@@ -1,0 +1,35 @@
+"""What a backend can do as configured: its own capabilities less what the platform, the wire or the route lacks."""
+
+from __future__ import annotations
+
+import pytest
+
+import gin
+from gin import backends
+from gin.config import Config
+
+
+def config(backend: str, platform: str, wire: str, route: str) -> Config:
+    return Config.from_sources(backend=backend, platform=platform, wire=wire, route=route)
+
+
+def test_copy_engines_have_no_atomics_where_all_goes_by_them():
+    native = config("ibrc_proxy", "cuda", "cuda", "native")
+    assert backends.capabilities("ibrc_proxy")["atomics"] and not backends.effective(native)["atomics"]
+    with pytest.raises(gin.UnsupportedError, match=r"ibrc_proxy cannot do 'atomics' on platform cuda .*route=auto"):
+        backends.require(native, ["quiet", "atomics"])
+    for able in (config("ibrc_proxy", "cuda", "cuda", "auto"), config("ibrc_proxy", "host", "shm", "native")):
+        backends.require(able, ["quiet", "atomics"])
+
+
+def test_nccl_registers_no_arrays_on_gpus():
+    with pytest.raises(gin.UnsupportedError, match="nccl_gin cannot do 'register_memory' on platform cuda"):
+        backends.require(config("nccl_gin", "cuda", "cuda", "auto"), ["register_memory"])
+    backends.require(config("nccl_gin", "host", "shm", "auto"), ["register_memory"])
+
+
+@pytest.mark.parametrize("backend", backends.NAMES)
+@pytest.mark.parametrize(("platform", "wire"), [("host", "shm"), ("sim", "sim"), ("cuda", "cuda")])
+def test_nothing_is_added_by_configuration(backend, platform, wire):
+    own, here = backends.capabilities(backend), backends.effective(config(backend, platform, wire, "native"))
+    assert set(own) == set(here) and all(own[name] for name in here if here[name])
