@@ -64,7 +64,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _LAZY and name != "_core":
         raise AttributeError(f"module 'gin' has no attribute {name!r}")
     from importlib import import_module
     from importlib.util import find_spec
@@ -74,7 +74,7 @@ def __getattr__(name: str) -> Any:
             f"{__path__[0]} is gin's source tree, not an installed gin: its extension is not built there. Run from another "
             "folder, or install the tree with `pip install -e .`"
         )
-    value = getattr(import_module(_LAZY[name]), name)
+    value = import_module("gin._core") if name == "_core" else getattr(import_module(_LAZY[name]), name)
     globals()[name] = value
     return value
 

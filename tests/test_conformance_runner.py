@@ -283,7 +283,7 @@ def test_the_table_shows_the_worst_and_says_why():
 
 def gin_command(*words, launcher=(), **env):
     done = subprocess.run(
-        [sys.executable, "-m", "gin", *launcher, *words],
+        [sys.executable, "-P", "-m", "gin", *launcher, *words],
         capture_output=True,
         text=True,
         timeout=120,
@@ -293,6 +293,7 @@ def gin_command(*words, launcher=(), **env):
     return done.returncode, done.stdout, done.stderr
 
 
+LAUNCHER = ("run", "-n", "2", "--", sys.executable, "-P", "-m", "gin")
 SHORT = ("conformance", "--backend", "nccl_gin,ibrc_proxy", "--route", "direct", "--ranks", "2")
 
 
@@ -318,12 +319,10 @@ def test_the_command_shows_a_table_and_writes_json(tmp_path):
 
 def test_the_command_is_a_rank_under_a_launcher():
     words = [word for word in SHORT if word not in ("--ranks", "2")]
-    status, out, err = gin_command(*words, "--case", "signal.several", launcher=("run", "-n", "2", "-m", "gin"))
+    status, out, err = gin_command(*words, "--case", "signal.several", launcher=LAUNCHER)
     assert status == 0 and out.splitlines()[2].split() == ["signal.several", "pass", "pass"], err
     assert out.count("signal.several") == 1
-    status, _, err = gin_command(
-        *words, "--case", "signal.several", "--ranks", "3", launcher=("run", "-n", "2", "-m", "gin")
-    )
+    status, _, err = gin_command(*words, "--case", "signal.several", "--ranks", "3", launcher=LAUNCHER)
     assert status == 2 and "--ranks" in err
 
 

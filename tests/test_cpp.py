@@ -1,4 +1,4 @@
-"""Runs the C++ tests: those that GIN_CPP_TESTS points to, or a build of this checkout."""
+"""Runs the C++ tests: those that GIN_TEST_CPP points to, or a build of this checkout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = sorted(path.stem for path in (ROOT / "tests" / "cpp").glob("*.cpp"))
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built test programs."""
-    if given := os.environ.get("GIN_CPP_TESTS"):
+    if given := os.environ.get("GIN_TEST_CPP"):
         return Path(given)
     if not (ROOT / "CMakeLists.txt").exists() or shutil.which("cmake") is None:
         pytest.skip("the C++ tests need a checkout and cmake")

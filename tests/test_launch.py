@@ -65,7 +65,7 @@ class Gin:
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        command = [sys.executable, "-m", "gin", *arguments]
+        command = [sys.executable, "-P", "-m", "gin", *arguments]
         return subprocess.Popen(command, env=self.environment, cwd=self.folder, text=True, **(pipes | options))  # type: ignore[call-overload,no-any-return]
 
     def __call__(self, *arguments: str, input: str | None = None) -> tuple[int, str, str]:

@@ -104,7 +104,7 @@ def test_torch_distributed_as_bootstrap(program: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_gin_run(program: Path, tmp_path: Path, n: int) -> None:
-    command = [sys.executable, "-m", "gin", "run", "-n", str(n), str(program)]
+    command = [sys.executable, "-P", "-m", "gin", "run", "-n", str(n), str(program)]
     assert results(command, environment(tmp_path)) == expected(n, "GIN_RANK")
 
 

@@ -90,7 +90,8 @@ def _command_line(module: str | None, program: tuple[str, ...]) -> list[str]:
 
 def _simulated_command_line(ranks: int, module: str | None, program: tuple[str, ...], label: bool) -> list[str]:
     """The command that runs all ranks in one process, in the simulator."""
-    words = [sys.executable, "-m", "gin.sim", "-n", str(ranks), *(["--label"] if label else [])]
+    # -P: this gin, not a source tree in the current folder. gin.sim puts on the path what the program expects there.
+    words = [sys.executable, "-P", "-m", "gin.sim", "-n", str(ranks), *(["--label"] if label else [])]
     if module is not None:
         return [*words, "-m", module, *program]
     command = _command_line(None, program)

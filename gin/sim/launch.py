@@ -47,7 +47,9 @@ class Script:
 
     @classmethod
     def of_module(cls, name: str, arguments: tuple[str, ...] = ()) -> Script:
-        """As `python -m`. Raises ConfigError for a module that is not found."""
+        """As `python -m`, the current folder first. Raises ConfigError for a module that is not found."""
+        path = list(sys.path)
+        sys.path.insert(0, os.getcwd())
         try:
             spec = importlib.util.find_spec(name)
             if spec is not None and spec.submodule_search_locations is not None:
@@ -56,6 +58,8 @@ class Script:
             code = loader.get_code(spec.name) if spec is not None and loader is not None else None
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"module {name} cannot be run: {error}") from None
+        finally:
+            sys.path[:] = path
         if spec is None or code is None:
             raise ConfigError(f"there is no Python module {name}")
         return cls(spec.origin or name, arguments, code, spec.parent, name)

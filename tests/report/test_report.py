@@ -216,7 +216,7 @@ def test_pictures_of_foreign_names_stay_in_their_folder(here: Path) -> None:
 
 
 def test_a_reader_that_leaves_is_no_traceback(here: Path) -> None:
-    command = [sys.executable, "-m", "gin", "report", "good.json", "-o", "-"]
+    command = [sys.executable, "-P", "-m", "gin", "report", "good.json", "-o", "-"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()

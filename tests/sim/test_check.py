@@ -76,7 +76,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
     program = str(PROGRAMS / "cumulative_signal.py")
     texts = []
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "gin", "check", program, "--seed", "3", "--trace", "-", "--json", "-"]
+        command = [sys.executable, "-P", "-m", "gin", "check", program, "--seed", "3", "--trace", "-", "--json", "-"]
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run([*command, "--", "wrong"], capture_output=True, text=True, timeout=100, env=env)
         texts.append((done.returncode, [line for line in done.stdout.splitlines() if '"seconds"' not in line]))
@@ -86,7 +86,7 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
 def test_command(tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     program = str(PROGRAMS / "weak_signal.py")
-    command = [sys.executable, "-m", "gin", "check", program, "--seeds", "200", "--backend", "nccl_gin"]
+    command = [sys.executable, "-P", "-m", "gin", "check", program, "--seeds", "200", "--backend", "nccl_gin"]
     done = subprocess.run([*command, "--json", str(found), "--", "wrong"], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1, done.stderr
     assert "cause: weak signal taken for an ordered one" in done.stdout
@@ -94,7 +94,7 @@ def test_command(tmp_path: Path) -> None:
     (report,) = json.loads(found.read_text())
     assert report["failure"]["story"]["cause"] == "weak signal taken for an ordered one"
     replay = report["failure"]["replay"].split()[1:]
-    again = subprocess.run([sys.executable, "-m", "gin", *replay], capture_output=True, text=True, timeout=100)
+    again = subprocess.run([sys.executable, "-P", "-m", "gin", *replay], capture_output=True, text=True, timeout=100)
     assert again.returncode == 1 and report["failure"]["error"] in again.stdout
 
 

@@ -22,7 +22,7 @@ def spawn(n: int, function: Any, *args: Any, **env: str) -> list[Any]:
 
 
 def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gin", "run", *words]
+    command = [sys.executable, "-P", "-m", "gin", "run", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=100, env={**os.environ, "GIN_PLATFORM": "sim", **env}
     )
@@ -52,6 +52,16 @@ def test_examples(example: str, backend: str) -> None:
     assert sorted(line.split(":")[0] for line in done.stdout.splitlines()) == [
         f"rank {r} of 3 ({backend})" for r in range(3)
     ]
+
+
+def test_a_source_tree_in_the_current_folder_is_not_taken_for_gin(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "gin").mkdir()
+    (tmp_path / "gin" / "__init__.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "beside.py").write_text("import gin\nprint(gin.init().size)\n")
+    monkeypatch.chdir(tmp_path)
+    for words in (("beside.py",), ("-m", "beside")):
+        done = run("-n", "2", *words)
+        assert (done.returncode, done.stdout) == (0, "2\n2\n"), done.stderr
 
 
 def test_several_communicators() -> None:

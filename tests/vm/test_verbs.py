@@ -86,9 +86,9 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Machines:
 
 
 def test_the_wire_on_its_own(machines: Machines) -> None:
-    folder = os.environ.get("GIN_CPP_TESTS")
+    folder = os.environ.get("GIN_TEST_CPP")
     if not folder:
-        pytest.skip("GIN_CPP_TESTS names no built C++ tests")
+        pytest.skip("GIN_TEST_CPP names no built C++ tests")
     program = Path(folder) / "wire_verbs"
     status, output = machines.run(str(program), "-r", folder, seconds=300, GIN_TEST_VERBS="1")
     assert status == 0 and "ok   nothing_stays_open" in output, output
@@ -142,7 +142,7 @@ def test_bench_runs_over_verbs(machines: Machines) -> None:
 @pytest.fixture(scope="module")
 def hosts(machines: Machines) -> dict[str, dict[int, tuple[int, str]]]:
     """What each job of programs/hosts.sh ended with on each machine: its status and output."""
-    start = [sys.executable, "-m", "gin", "run", "-n", "2", "--", sys.executable]
+    start = [sys.executable, "-P", "-m", "gin", "run", "-n", "2", "--", sys.executable]
     machines.warm(*start, str(PROGRAMS / "sweep.py"))
     machines.warm(*start, str(PROGRAMS / "stream.py"), "3", "1", "true")
     bench = "-m gin bench latency --backend ibrc_proxy --route native -b 8 -e 8 -n 5 --ranks 2"
