@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from gin.bench.plan import Shape, kernel_name, kernel_source
+from gin.bench.tests import operation
 from gin.config import Config
 from gin.errors import CompileError
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
@@ -126,6 +128,16 @@ def test_every_operation_compiles_with_the_vendors_headers(compile_, backend, co
     assert image[:4] == b"\x7fELF"
     assert "10everythingILi3E" in symbol
     assert re.search(rb"gin_entry\0", image)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scope", ["thread", "warp", "block"])
+@pytest.mark.parametrize(("backend", "compiler"), [("nvshmem", "nvrtc"), ("nccl_gin", "nvcc")])
+def test_the_libraries_own_calls_compile_for_the_baseline(compile_, backend, compiler, scope):
+    for test, name in (("latency", "put_signal"), ("latency", "put_value"), ("rate", "put")):
+        shape = Shape(operation(test, name), scope, 1, 32, None)
+        image, symbol = compile_(kernel_source(shape, backend), kernel_name(test, name), backend, compiler, "sm_90")
+        assert image[:4] == b"\x7fELF" and symbol == kernel_name(test, name)
 
 
 @pytest.mark.timeout(300)

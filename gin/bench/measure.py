@@ -91,22 +91,38 @@ class Taken:
     steady: bool | None = None
 
 
-class Session:
-    """One backend and route: an open communicator with the plan's windows and kernels. Collective throughout."""
+class Place:
+    """Where a communicator's messages go: its windows, and the number of its next message. Collective."""
 
-    def __init__(self, comm: Any, plan: Plan, backend: str, route: str) -> None:
-        self.comm, self.plan, self.backend = comm, plan, backend
-        taken = dict.fromkeys(comm.routes())
-        self.route = route if route != "auto" else next(iter(taken)) if len(taken) == 1 else "mixed"
+    def __init__(self, comm: Any, plan: Plan) -> None:
         nbytes = window_bytes(plan, comm.size)
         self.source = comm.window(nbytes)
         self.target = comm.window(nbytes)
         self.out = comm.window(out_bytes(plan))
+        self.serial = 1
+
+
+class Session:
+    """One backend and route: an open communicator with the plan's windows and kernels. Collective throughout."""
+
+    def __init__(self, comm: Any, plan: Plan, backend: str, route: str, *, raw: Session | None = None) -> None:
+        """With `raw`, a session of that backend and route: kernels make the library's own calls, in the other's place."""
+        self.comm, self.plan = comm, plan
+        self.backend = f"{backend}-raw" if raw else backend
+        self._net = backend if raw else "gin"
+        taken = dict.fromkeys(comm.routes())
+        self.route = route if route != "auto" else next(iter(taken)) if len(taken) == 1 else "mixed"
+        self._place = raw._place if raw else Place(comm, plan)
         self._kernels: dict[tuple[str, str], Any] = {}
-        self._serial = 1
+
+    def raw(self) -> Session:
+        """A session that makes the library's own calls on this one's communicator. The native route of a backend in RAW."""
+        return Session(self.comm, self.plan, self.backend, self.route, raw=self)
 
     def lacks(self, operation: Operation) -> str | None:
         """Why an operation cannot be measured here, or None."""
+        if self._net != "gin" and not operation.raw:
+            return "there is no kernel of the library's own calls for it"
         if operation.needs and not self.comm.capabilities[operation.needs]:
             return f"backend {self.backend} lacks the capability {operation.needs}"
         if operation.parts > 1 and self.comm.platform == "sim":
@@ -126,7 +142,8 @@ class Session:
     def clock(self) -> dict[str, int]:
         """The clock of this platform's kernels, on the worst rank: its steps, and what reading it takes, nanoseconds."""
         kernel = self.comm.compile(source_of("clock", "clock_readings", "clock", "thread"), "clock_readings")
-        self.out.write(np.zeros(self.out.nbytes, np.uint8))
+        out = self._place.out
+        out.write(np.zeros(out.nbytes, np.uint8))
         self._start(kernel, (0, 0, 0, 0, 1, 10, _CLOCK_READINGS, 1, 0, 0), 1, 1)
         words = self._times(_CLOCK_READINGS).ravel()
         steps = np.diff(words)
@@ -138,23 +155,23 @@ class Session:
         self, shape: Shape, nbytes: int, warmup: int, iterations: int, taken: Taken, *, leader: int = 0, work: int = 0
     ) -> float:
         """One launch, whose times and wrong elements are added to `taken`. Returns the seconds it took here."""
-        plan, made = self.plan, shape.operation
+        plan, made, place = self.plan, shape.operation, self._place
         messages = made.messages(nbytes)
-        self.out.write(np.zeros(self.out.nbytes, np.uint8))
+        place.out.write(np.zeros(place.out.nbytes, np.uint8))
         end = used_bytes(shape, nbytes, self.comm.size)
-        self.target.write(np.full(_GUARD, _GUARD_BYTE, np.uint8), offset=end)
+        place.target.write(np.full(_GUARD, _GUARD_BYTE, np.uint8), offset=end)
         self.comm.barrier()
         numbers = (
-            *(nbytes, stride_of(nbytes), self._serial, work),
+            *(nbytes, stride_of(nbytes), place.serial, work),
             *(messages, warmup, iterations, self.contexts(shape), leader, int(plan.verify)),
         )
         seconds = self._start(self._kernel(shape), numbers, shape.ctas, shape.threads)
-        self._serial += made.sends * (warmup + iterations) * max(shape.ctas * messages, self.comm.size)
+        place.serial += made.sends * (warmup + iterations) * max(shape.ctas * messages, self.comm.size)
         words = self._times(shape.ctas * iterations * made.parts)
         taken.turns.append((leader, durations(made, words.reshape(shape.ctas, iterations, made.parts, 2))))
         if plan.verify:
-            guard = self.target.read("uint8", _GUARD, offset=end)
-            taken.wrong += int(self.out.read("uint64", 1)[0]) + int(np.count_nonzero(guard != _GUARD_BYTE))
+            guard = place.target.read("uint8", _GUARD, offset=end)
+            taken.wrong += int(place.out.read("uint64", 1)[0]) + int(np.count_nonzero(guard != _GUARD_BYTE))
         taken.warmup += warmup
         taken.iterations += iterations
         return seconds
@@ -224,19 +241,20 @@ class Session:
         key = shape.operation.name, shape.scope
         if key not in self._kernels:
             name = kernel_name(self.plan.test, shape.operation.name)
-            self._kernels[key] = self.comm.compile(kernel_source(shape), name)
+            self._kernels[key] = self.comm.compile(kernel_source(shape, self._net), name)
         return self._kernels[key]
 
     def _start(self, kernel: Any, numbers: tuple[int, ...], grid: int, block: int) -> float:
         """Runs a kernel and waits for it; seconds."""
         start = time.perf_counter()
-        kernel.launch(self.source, self.target, self.out, _PLAN.pack(*numbers), grid=grid, block=block)
+        place = self._place
+        kernel.launch(place.source, place.target, place.out, _PLAN.pack(*numbers), grid=grid, block=block)
         self.comm.synchronize()
         return time.perf_counter() - start
 
     def _times(self, count: int) -> Nanoseconds:
         """Starts and ends that a launch left, of shape (count, 2)."""
-        words = self.out.read("uint64", 2 * count, offset=_OUT_HEADER)
+        words = self._place.out.read("uint64", 2 * count, offset=_OUT_HEADER)
         return np.array(words).astype(np.int64).reshape(count, 2)
 
 

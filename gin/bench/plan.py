@@ -12,6 +12,7 @@ from gin.bench.tests import TESTS, Operation, Test, operation
 
 __all__ = [
     "KERNELS",
+    "RAW",
     "ROUTES",
     "SCOPES",
     "TESTS",
@@ -26,6 +27,7 @@ __all__ = [
 SCOPES = ("thread", "warp", "block")
 ROUTES = ("native", "direct")
 KERNELS = Path(__file__).parent / "kernels"
+RAW = ("nvshmem", "nccl_gin")  # backends on a library whose own calls can be measured beside gin's
 MAX_ROWS = 1_000_000
 
 _UNITS = {"K": 10, "M": 20, "G": 30}
@@ -99,6 +101,7 @@ class Plan:
     rounds: int = 10  # a row's iterations are cut into this many launches, which alternate between the backends
     seconds: float = 0.15  # aim for one row's time when iterations are not given
     samples: bool = True  # keep every sample in the results
+    baseline: bool = False  # on GPUs: measure the libraries' own calls as well, as backends named `<backend>-raw`
     done: frozenset[Identity] = frozenset()  # measured before
     place: tuple[str, str] | None = None  # platform and wire of what was measured before
     gpus: tuple[str, ...] | None = None  # the GPUs it was measured on
@@ -155,19 +158,21 @@ def kernel_name(test: str, name: str) -> str:
     return f"{test}_{name}"
 
 
-def kernel_source(shape: Shape) -> str:
-    """The CUDA C++ text of an operation's kernel for one scope, with the line numbers of its files."""
+def kernel_source(shape: Shape, net: str = "gin") -> str:
+    """The CUDA C++ text of an operation's kernel for one scope, with the line numbers of its files.
+
+    `net` is whose calls it makes: gin's, or those of the library below one of RAW.
+    """
     made = shape.operation
-    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope)
+    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope, net)
 
 
-def source_of(file: str, kernel: str, operation_name: str, scope: str) -> str:
+def source_of(file: str, kernel: str, operation_name: str, scope: str, net: str = "gin") -> str:
     """The text of one kernel file and of what all of them share."""
-    common, body = KERNELS / "common.cuh", KERNELS / f"{file}.cu"
+    parts = [KERNELS / "common.cuh", KERNELS / f"net_{net}.cuh", KERNELS / f"{file}.cu"]
     return (
         f"#define BENCH_SCOPE {SCOPES.index(scope)}\n"
         f"#define BENCH_KERNEL {kernel}\n"
         f"#define BENCH_OP_{operation_name} 1\n"
-        f'#line 1 "{common.name}"\n{common.read_text()}\n'
-        f'#line 1 "{body.name}"\n{body.read_text()}\n'
+        + "".join(f'#line 1 "{part.name}"\n{part.read_text()}\n' for part in parts)
     )

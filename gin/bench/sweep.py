@@ -14,7 +14,7 @@ from typing import Any
 import gin.ranks
 from gin.bench import conditions, gpus, results
 from gin.bench.measure import Session, Taken, heap_bytes, share
-from gin.bench.plan import Plan, Shape
+from gin.bench.plan import RAW, Plan, Shape
 from gin.config import Config
 from gin.errors import ConfigError, Error, UnsupportedError
 
@@ -155,6 +155,8 @@ def _open(plan: Plan, ranks: int, stack: contextlib.ExitStack, tell: Sink) -> li
                 continue
             stack.callback(comm.close)
             sessions.append(Session(comm, plan, backend, route))
+            if plan.baseline and comm.platform == "cuda" and backend in RAW and sessions[-1].route == "native":
+                sessions.append(sessions[-1].raw())
         if plan.required and len(sessions) == opened:
             raise UnsupportedError(f"backend {backend} cannot run here: {reasons[0]}")
     if not sessions:

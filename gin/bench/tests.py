@@ -26,6 +26,11 @@ class Operation:
     parts: int = 1  # timed intervals of one iteration; the last is the result
     sends: int = 1  # messages per place and iteration
 
+    @property
+    def raw(self) -> bool:
+        """Whether its kernel also exists with a library's own calls in gin's place."""
+        return self.kernel in ("pingpong", "stream")
+
     def messages(self, nbytes: int) -> int:
         """Messages of `nbytes` that one iteration keeps in flight per block."""
         return max(1, min(self.max_messages, self.max_flight // max(nbytes, 1)))

@@ -181,7 +181,11 @@ CTAS, THREADS, CONTEXTS, RANKS = (_Parsed("list", _counts(most)) for most in (65
     help="Go on with a sweep that ended early, as it was started, in its own file.",
 )
 @click.option("--force", is_flag=True, help="Replace result files that exist.")
-@click.option("--baseline", is_flag=True, help="First say what this machine does without gin.")
+@click.option(
+    "--baseline",
+    is_flag=True,
+    help="First say what this machine does without gin; on GPUs measure the libraries' own calls in the same sweep.",
+)
 @click.pass_context
 def command(ctx: click.Context, /, test: str | None, listing: bool, **options: Any) -> None:
     """Measure all backends with the same kernel, side by side, every payload verified.
@@ -235,7 +239,8 @@ def _before(
     if test not in (None, started):
         raise click.UsageError(f"{path}: holds results of {started}, not of {test}")
     _require_table(repeated["csv_path"])
-    return before, started, {**repeated, "baseline": options["baseline"], "json_path": path, "force": True}
+    baseline = options["baseline"] or repeated["baseline"]
+    return before, started, {**repeated, "baseline": baseline, "json_path": path, "force": True}
 
 
 def _require_table(path: str | None) -> None:
@@ -340,6 +345,7 @@ def _plan(test: str, ranks: int, options: dict[str, Any]) -> Plan:
         verify=options["verify"],
         timeout=options["timeout"],
         samples=options["samples"],
+        baseline=options["baseline"],
         command=("gin", *sys.argv[1:]),
     )
 
@@ -385,7 +391,7 @@ def _sweep(
     reporter = Reporter(plan, sys.stderr, kept=before.rows if before else (), runs=len(ranks))
     if before is not None:
         reporter.conditions = conditions.kept(before.remarks.get("conditions"))
-    if baseline and leads:
+    if baseline and leads and Config.from_sources(platform=plan.platform).platform != "cuda":
         _show(shown, _baseline_text())
     status = OK
     with reporter:

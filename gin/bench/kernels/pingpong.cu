@@ -3,8 +3,8 @@
 namespace bench {
 
 template <class Send>
-GIN_DEVICE void pingpong(const gin::Context& net, const gin::Window& source, const gin::Window& target,
-                         const gin::Window& out, const Plan& plan, const Channel& channel, Send send) {
+GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::Window& target, const gin::Window& out,
+                         const Plan& plan, const Channel& channel, Send send) {
   if (net.rank() > 1) return;
   const uint32_t peer = 1 - net.rank();
   const bool first = net.rank() == plan.leader;
@@ -38,6 +38,10 @@ GIN_DEVICE void pingpong(const gin::Context& net, const gin::Window& source, con
     __syncthreads();
   }
   report_wrong(out, wrong);
+  if (threadIdx.x == 0) {
+    caught_up(net, channel.data, data_before + plan.rounds());
+    if (first) caught_up(net, channel.ready, ready_before + plan.rounds());
+  }
 }
 
 }  // namespace bench
@@ -45,7 +49,7 @@ GIN_DEVICE void pingpong(const gin::Context& net, const gin::Window& source, con
 extern "C" __global__ void __launch_bounds__(1024)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   const bench::Channel channel(plan);
-  gin::Context net(comm, channel.context);
+  const bench::Net net(comm, channel.context);
   bench::pingpong(net, source, target, out, plan, channel, [&](uint32_t peer, uint64_t place) {
 #if defined(BENCH_OP_put_value)
     if (threadIdx.x == 0) {

@@ -5,7 +5,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);
-  gin::Context net(comm, channel.context);
+  const Net net(comm, channel.context);
   if (net.rank() > 1) return;
   const uint32_t peer = 1 - net.rank();
 #if defined(BENCH_OP_put_signal_bidir)
@@ -69,4 +69,9 @@ extern "C" __global__ void __launch_bounds__(1024)
     __syncthreads();
   }
   report_wrong(out, wrong);
+  if (threadIdx.x == 0) {
+    if (receives) caught_up(net, channel.data, data_before + plan.rounds() * arrivals);
+    if (sends) caught_up(net, channel.ready, ready_before + plan.rounds());
+    if (sends) caught_up(net, channel.done, done_before + plan.rounds());
+  }
 }

@@ -95,7 +95,7 @@ def past_four_gibibytes(world: World) -> None:
 
 MANY = r"""
 #include <gin/gin.cuh>
-extern "C" __global__ void many(gin::Comm comm, gin::Window dst, gin::Window src, int count) {
+extern "C" __global__ void __launch_bounds__(1024) many(gin::Comm comm, gin::Window dst, gin::Window src, int count) {
   gin::Context net(comm);
   const uint32_t right = (net.rank() + 1) % net.size();
   for (int i = threadIdx.x; i < count; i += blockDim.x) {
