@@ -66,10 +66,11 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY and name != "_core":
         raise AttributeError(f"module 'gin' has no attribute {name!r}")
+    import sys
     from importlib import import_module
     from importlib.util import find_spec
 
-    if find_spec("gin._core") is None:
+    if "gin._core" not in sys.modules and find_spec("gin._core") is None:
         raise ImportError(
             f"{__path__[0]} is gin's source tree, not an installed gin: its extension is not built there. Run from another "
             "folder, or install the tree with `pip install -e .`"

@@ -15,8 +15,8 @@ from gin.backends import Capabilities
 from gin.backends.base import Job, Region
 from gin.collective import Exchange, error_text
 from gin.config import Config, check_agreement, format_ranks
-from gin.errors import ArgumentError, Error, UnsupportedError
-from gin.failure import Story, exception
+from gin.errors import ArgumentError, Error, RemoteError, UnsupportedError
+from gin.failure import Story, exception, loss
 from gin.kernel import Kernel
 from gin.platforms import open_platform
 from gin.rendezvous import join
@@ -145,9 +145,25 @@ class Comm:
         """The platform's name."""
         return self.config.platform
 
+    def about(self) -> str:
+        """What this rank uses, in words: backend, platform, wire, and for wire verbs which NICs and why these."""
+        text = f"{self.backend} on platform {self.platform} over wire {self.config.wire}"
+        return f"{text}: {self._backend.about}" if self._backend.about else text
+
     def routes(self) -> list[str]:
         """The route that an operation takes to each rank: `direct` or `native`."""
         return ["direct" if direct else "native" for direct in self._direct]
+
+    @property
+    def lost(self) -> dict[int, RemoteError]:
+        """Why each peer is lost that this rank has lost, by rank. With on_peer_failure=peer, otherwise always empty.
+
+        Kernels go on without these (gin::Context::alive), `synchronize` does not raise for them; collective calls do.
+        """
+        if self._platform.losses is None:
+            return {}
+        reasons, story = self._store.failures, self._story()
+        return {peer: loss(record, story, reasons.get(peer)) for peer, record in self._platform.losses.read().items()}
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
@@ -160,7 +176,9 @@ class Comm:
         """
         size = _nbytes(nbytes)
         self._check_usable()
-        return self._opened(self._backend.window(self._next_tag("window"), size))
+        tag = self._next_tag("window")
+        self._meet(tag)
+        return self._opened(self._backend.window(tag, size))
 
     def register(self, array: npt.NDArray[Any]) -> Window:
         """A window over a NumPy array's own memory, which has to live as long as the window. Collective.
@@ -168,14 +186,22 @@ class Comm:
         Capability `register_memory`. Other ranks reach it by the wire, not by load and store.
         """
         self._check_usable()
-        return self._opened(self._backend.register(self._next_tag("register"), array))
+        tag = self._next_tag("register")
+        self._meet(tag)
+        return self._opened(self._backend.register(tag, array))
 
     def barrier(self) -> None:
-        """Waits until every rank has called it. Collective, on the host; launches are not waited for."""
+        """Waits until every rank has called it. Collective, on the host; launches are not waited for.
+
+        Raises RemoteError, like all collective calls, where a rank has failed or is lost to any other.
+        """
         self._check_usable()
         if self._arrays_used:
             self._platform.arrays_settled()
-        self._store.barrier("barrier")
+        if self._platform.losses is None:
+            self._store.barrier("barrier")
+        else:
+            self._meet("barrier")
 
     # -- kernels ---------------------------------------------------------------------------------------------------
 
@@ -222,6 +248,7 @@ class Comm:
         try:
             self._finish_launches()
         finally:
+            self._store.leaving()
             self._backend.close(CLOSE_SECONDS)
             self._land()
             self._store.close(timeout=CLOSE_SECONDS)
@@ -250,6 +277,28 @@ class Comm:
         self._arrays_used = True
         return self._platform.array(lease)
 
+    def _meet(self, tag: str) -> None:
+        """Where peers may be lost: proves that nobody is, before a step that needs everybody. Collective."""
+        if self._platform.losses is not None:
+            self._exchange.agree(f"{tag}: all ranks", self._raise_lost)
+
+    def _raise_lost(self) -> None:
+        if lost := self.lost:
+            reasons = "; ".join(str(error) for error in lost.values())
+            raise RemoteError(reasons, record={"rank": min(lost), "ranks": sorted(lost)})
+
+    def _story(self) -> Story:
+        """What this rank knows beside its records."""
+        losses = self._platform.losses
+        return Story(
+            self.rank,
+            self.config,
+            self._store.failure,
+            self._store.departed,
+            self._platform.captured(),
+            lost=() if losses is None else losses.read(),
+        )
+
     def _next_tag(self, what: str) -> str:
         self._windows += 1
         return f"{what} {self._windows}"
@@ -272,6 +321,7 @@ class Comm:
         flags = _core.all_direct if self._all_direct else 0
         flags |= _core.native_only if self.config.route == "native" else 0
         flags |= _core.mixed if self._backend.mixed and self.config.route != "native" else 0
+        flags |= _core.peers_fail if self._platform.losses is not None else 0
         fields = {
             "rank": self.rank,
             "size": self.size,
@@ -336,8 +386,7 @@ class Comm:
             record = self._platform.read_record()
             if record is None:
                 return
-            story = Story(self.rank, self.config, self._store.failure, self._store.departed, self._platform.captured())
-            self._fail(exception(record, story))
+            self._fail(exception(record, self._story()))
         assert self._error is not None
         raise self._error
 
@@ -350,7 +399,8 @@ class Comm:
 
     def _peer_failed(self, rank: int, reason: str) -> None:
         """Another rank has failed or gone. Called by the store's thread."""
-        self._platform.fail(_core.code_remote, rank)
+        if self._platform.losses is None:
+            self._platform.fail(_core.code_remote, rank)
         self._backend.peer_failed(rank)
 
     def _finish_launches(self) -> None:

@@ -124,6 +124,12 @@ class Config:
     route: str = _knob(
         choice("auto", "direct", "native"), "auto", "loads and stores, or the backend's own operations", agree=True
     )
+    on_peer_failure: str = _knob(
+        choice("job", "peer"),
+        "job",
+        "what ends where a rank fails or is not reached: the job, or what needs that peer",
+        agree=True,
+    )
     timeout: float = _knob(parse_duration, 30.0, "deadline of waits on the device; 0: never", show=format_duration)
     connect_timeout: float = _knob(
         parse_duration, 60.0, "deadline of joining a job and of collective host calls; 0: never", show=format_duration
@@ -171,7 +177,13 @@ class Config:
         show=lambda value: value or "auto",
     )
     ib_hca: str | None = _knob(
-        optional(parse_text), None, "RDMA devices to use, name or name:port with commas (verbs)", show=_or_auto
+        optional(parse_text),
+        None,
+        "RDMA devices to use, name or name:port with commas; a slash between the ranks of a host (verbs)",
+        show=_or_auto,
+    )
+    ib_nics: int = _knob(
+        integer(1, 8), 1, "how many of them a rank uses, the nearest ones; contexts take them in turn", agree=True
     )
     ib_port: int | None = _knob(optional(integer(1, 255)), None, "their port; auto: each that is up", show=_or_auto)
     ib_gid_index: int | None = _knob(
@@ -213,6 +225,12 @@ class Config:
         None,
         "what goes wrong in the simulator, with commas between",
         show=_or_none,
+    )
+    spin_limit: float = _knob(
+        parse_duration,
+        10.0,
+        "processor time after which a simulated thread that never gives way is ended; 0: none",
+        show=format_duration,
     )
     check: bool = _knob(parse_bool, False, "compile checks of ranges into kernels", show=lambda value: str(int(value)))
     cxx: str | None = _knob(

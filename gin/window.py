@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +35,32 @@ class _Lease:
         comm = self._comm()
         if comm is not None:
             comm._forget(self.region)
+
+
+def _element(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """An element type of plain bytes. Raises ArgumentError."""
+    try:
+        kind = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"dtype: {dtype!r} is no element type: {error}") from None
+    if kind.hasobject or kind.itemsize == 0 or kind.subdtype is not None:
+        raise ArgumentError(f"dtype: {kind} is no element of a fixed number of plain bytes")
+    return kind
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ArgumentError(f"{name}: {value!r} is no whole number") from None
+
+
+def _dimensions(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    except TypeError:
+        raise ArgumentError(f"shape: {shape!r} is neither a whole number nor a sequence of them") from None
+    return tuple(_whole("shape", size) for size in sizes)
 
 
 class Window:
@@ -76,18 +102,19 @@ class Window:
         dtype   element type
         shape   dimensions; by default one, with as many elements as the window holds
 
-        Raises ArgumentError when the elements do not fit the window, or do not fill it and no shape is given.
+        Raises ArgumentError when the elements do not fit the window, or do not fill it and no shape is given, and for what
+        is no type or shape.
         """
-        kind = np.dtype(dtype)
+        kind = _element(dtype)
         memory = self._comm._array(self._open())
         if shape is None:
-            if kind.itemsize == 0 or self.nbytes % kind.itemsize:
+            if self.nbytes % kind.itemsize:
                 raise ArgumentError(
                     f"a window of {self.nbytes} bytes is not a whole number of {kind} ({kind.itemsize} bytes each); "
                     "give a shape"
                 )
             return memory.view(kind)
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        dimensions = _dimensions(shape)
         needed = math.prod(dimensions) * kind.itemsize
         if needed > self.nbytes or any(n < 0 for n in dimensions):
             raise ArgumentError(f"shape {dimensions} of {kind} takes {needed} bytes; the window has {self.nbytes}")
@@ -101,13 +128,13 @@ class Window:
 
         Raises ArgumentError when that is more than the window holds, or no whole number of elements.
         """
-        kind = np.dtype(dtype)
-        rest = self.nbytes - operator.index(offset)
+        kind = _element(dtype)
+        rest = self.nbytes - _whole("offset", offset)
         if count is None:
-            if rest < 0 or kind.itemsize == 0 or rest % kind.itemsize:
+            if rest < 0 or rest % kind.itemsize:
                 raise ArgumentError(f"the {rest} bytes from {offset} are not a whole number of {kind}; give a count")
             count = rest // kind.itemsize
-        nbytes = self._span(offset, operator.index(count) * kind.itemsize)
+        nbytes = self._span(offset, _whole("count", count) * kind.itemsize)
         return np.frombuffer(self._comm._platform.read(self.address + offset, nbytes), kind)
 
     def write(self, values: npt.ArrayLike, offset: int = 0) -> None:
@@ -115,13 +142,17 @@ class Window:
 
         Done when it returns. Raises ArgumentError when it does not fit.
         """
-        data = np.ascontiguousarray(values)
+        try:
+            data = np.ascontiguousarray(values)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"values: not to be made an array: {error}") from None
+        if data.dtype.hasobject:
+            raise ArgumentError(f"a window holds bytes; values are of type {data.dtype}, which is no plain one")
         self._span(offset, data.nbytes)
         self._comm._platform.write(self.address + offset, data.reshape(-1).view(np.uint8))
 
     def _span(self, offset: int, nbytes: int) -> int:
-        offset = operator.index(offset)
-        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+        if _whole("offset", offset) < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
             raise ArgumentError(f"{nbytes} bytes at {offset} are not inside the window's {self.nbytes}")
         return nbytes
 

@@ -159,8 +159,8 @@ def corrupt(plan: Plan, old: str, new: str) -> list[dict[str, Any]]:
 
     original = measure.kernel_source
 
-    def changed(shape: Shape) -> str:
-        text = original(shape)
+    def changed(shape: Shape, net: str) -> str:
+        text = original(shape, net)
         assert old in text
         return text.replace(old, new)
 

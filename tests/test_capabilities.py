@@ -22,6 +22,17 @@ def test_copy_engines_have_no_atomics_where_all_goes_by_them():
         backends.require(able, ["quiet", "atomics"])
 
 
+@pytest.mark.parametrize("backend", ["ibrc_proxy", "nvshmem"])
+def test_atomics_of_two_nics_are_not_atomic_with_each_other(backend):
+    several = Config.from_sources(backend=backend, platform="host", wire="verbs", ib_nics=2)
+    assert not backends.effective(several)["atomics"]
+    assert backends.lacking_macros(several) == ("GIN_LACKS_ATOMICS=1",)
+    with pytest.raises(gin.UnsupportedError, match=r"'atomics' on platform host with ib_nics=2: .*use ib_nics=1"):
+        backends.require(several, ["atomics"])
+    for able in ({"wire": "verbs"}, {"wire": "shm", "ib_nics": 2}):
+        backends.require(Config.from_sources(backend=backend, platform="host", **able), ["atomics"])
+
+
 def test_nccl_registers_no_arrays_on_gpus():
     with pytest.raises(gin.UnsupportedError, match="nccl_gin cannot do 'register_memory' on platform cuda"):
         backends.require(config("nccl_gin", "cuda", "cuda", "auto"), ["register_memory"])

@@ -108,6 +108,18 @@ def test_a_rank_that_dies_fails_its_case_alone():
     assert found["c.leaves"].outcome == FAIL and "rank 0 of 2 exited with code 3" in found["c.leaves"].reason
 
 
+def test_patience_lengthens_every_deadline():
+    def looks(world):
+        world.equal(world.comm.config.timeout, 80.0, "the deadline of waits")
+        world.equal(world.patience, 4.0, "the patience")
+        time.sleep(3)  # longer than the case's own deadline
+
+    book = Book().add("a.slow", looks, seconds=2.0, alone=True)
+    patient, late = book.run(patience=4)["a.slow"], book.run()["a.slow"]
+    assert patient.outcome == PASS, patient.reason
+    assert late.outcome == FAIL and "did not end in time" in late.reason
+
+
 def test_a_wait_that_ends_at_its_deadline_is_told_with_who_waited():
     source = PLAIN.replace("{}", "{ gin::Context(comm).wait(gin::thread, 3, 1); }")
 

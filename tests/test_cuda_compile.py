@@ -39,6 +39,8 @@ __global__ void everything(gin::Comm comm, gin::Window a, gin::Window b, uint64_
   net.signal(right, gin::ordered(gin::signal_inc{3}));
   const gin::Status status = net.wait(gin::block, 0, net.epoch(0) + 1);
   net.wait(gin::warp, 0, 1, 1000);
+  if (net.alive(right)) net.wait(gin::block, 0, 1, gin::from{uint32_t(right)});
+  net.wait(gin::thread, 0, 1, gin::from{uint32_t(right)}, 1000);
   uint32_t ids[2] = {0, 1}, which[2], found;
   uint64_t least[2] = {1, 2};
   net.wait_any(gin::block, ids, least, 2);

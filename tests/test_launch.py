@@ -130,6 +130,31 @@ def test_the_others_may_end_by_themselves(command: Gin) -> None:
     assert "ending" not in err
 
 
+@pytest.mark.parametrize(
+    ("options", "variables", "kept"),
+    [
+        (["--keep-going"], {}, True),
+        ([], {"GIN_ON_PEER_FAILURE": "peer"}, True),
+        (["--end-all"], {"GIN_ON_PEER_FAILURE": "peer"}, False),
+        ([], {"GIN_ON_PEER_FAILURE": "job"}, False),
+    ],
+)
+def test_the_others_may_keep_going(command: Gin, options: list[str], variables: dict[str, str], kept: bool) -> None:
+    command.environment |= variables
+    words = ("--grace", "50ms", *options, "sh", "-c", "test $GIN_RANK != 1 || exit 7; sleep 1; echo $GIN_RANK; exit 3")
+    code, out, err = command("run", "-n", "3", *words)
+    assert code == 7  # of the first that failed, not of those that failed after it
+    assert "gin run: rank 1 of 3 exited with code 7" in err
+    assert sorted(out.splitlines()) == (["0", "2"] if kept else [])
+    assert ("rank 0 of 3 exited with code 3" in err) == kept
+    assert ("ending" in err) != kept
+
+
+def test_a_timeout_ends_those_that_keep_going(command: Gin) -> None:
+    code, _, err = command("run", "-n", "2", "--keep-going", "--timeout", "1s", "script.py", "fail", "sleep")
+    assert code == 4 and "not finished within 1 s: ranks 0" in err and "rank 1 of 2 exited with code 7" in err
+
+
 def test_ranks_that_do_not_obey_are_killed(command: Gin, monkeypatch: pytest.MonkeyPatch) -> None:
     began = time.monotonic()
     code, _, _ = command("run", "-n", "2", "--timeout", "500ms", "script.py", "ignore", "sleep")

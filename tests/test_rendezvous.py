@@ -161,6 +161,19 @@ def test_a_rank_that_left_ends_the_calls_that_need_it(stores: Callable[..., list
     assert together(2, lambda rank: ranks[rank].barrier("pair", group=(0, 1))) == [None] * 2
 
 
+def test_a_rank_that_is_about_to_close_is_known_and_can_still_fail(stores: Callable[..., list[Store]]) -> None:
+    ranks = stores(3)
+    ranks[2].leaving()
+    deadline = time.monotonic() + 10
+    while ranks[0].departed != {2} or ranks[1].departed != {2}:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert together(3, lambda rank: ranks[rank].barrier("still all")) == [None] * 3
+    ranks[2].fail("in the end")
+    with pytest.raises(RemoteError, match=r"rank 2.*in the end"):
+        ranks[0].barrier("after")
+
+
 def test_calls_after_close(stores: Callable[..., list[Store]]) -> None:
     for size in (1, 2):
         ranks = stores(size)

@@ -24,7 +24,7 @@ from gin.rendezvous import join
 from gin.rendezvous import secret as secret_module
 from gin.rendezvous.endpoint import Endpoint
 from gin.rendezvous.frames import MEMBER, Decoder, encode
-from gin.rendezvous.server import Server
+from gin.rendezvous.server import VERSION, Server
 from gin.rendezvous.store import Store
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("bare_environment")]
@@ -143,7 +143,7 @@ def fake_server(address: str, answer: Callable[[socket.socket], None]) -> thread
 
 def test_a_server_that_does_not_know_the_secret(nothing_left: None, address: str) -> None:
     def answer(connection: socket.socket) -> None:
-        connection.sendall(encode({"op": "challenge", "protocol": "gin", "version": 1, "nonce": "0"}))
+        connection.sendall(encode({"op": "challenge", "protocol": "gin", "version": VERSION, "nonce": "0"}))
         connection.recv(65536)
         connection.sendall(encode({"op": "welcome", "proof": "0" * 64}))
 
@@ -157,7 +157,10 @@ def test_a_server_that_does_not_know_the_secret(nothing_left: None, address: str
     ("greeting", "words"),
     [
         (b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n", "not the rendezvous of a gin job"),
-        (encode({"op": "challenge", "protocol": "gin", "version": 99, "nonce": ""}), "version 99 .* version 1"),
+        (
+            encode({"op": "challenge", "protocol": "gin", "version": 99, "nonce": ""}),
+            f"version 99 .* version {VERSION}",
+        ),
     ],
 )
 def test_something_else_listens(nothing_left: None, address: str, greeting: bytes, words: str) -> None:

@@ -76,6 +76,7 @@ void register_comm(nb::module_& m) {
   m.attr("native_only") = +Comm::native_only;
   m.attr("all_direct") = +Comm::all_direct;
   m.attr("mixed") = +Comm::mixed;
+  m.attr("peers_fail") = +Comm::peers_fail;
 }
 
 }  // namespace gin::binding

@@ -79,6 +79,13 @@ nb::list verbs_ports(const nb::dict& options) {
   return all;
 }
 
+nb::list verbs_used(const nb::dict& options) {
+  nb::list all;
+  for (const wire::VerbsUse& use : wire::verbs_used(text_options(options)))
+    all.append(nb::make_tuple(use.port, use.why));
+  return all;
+}
+
 nb::dict verbs_live() {
   const wire::VerbsLive live = wire::verbs_live();
   nb::dict d;
@@ -124,10 +131,12 @@ proxy::ProxyOptions proxy_options(const nb::dict& options) {
 using Layout = std::tuple<uint32_t, uint32_t, uint32_t>;
 
 void make_proxy(proxy::Proxy* self, std::shared_ptr<wire::Fabric> fabric, const Layout& layout, uint32_t counters,
-                uint64_t record, const nb::dict& options, uint64_t failed, uint64_t signals, uint64_t device_words) {
+                uint64_t record, const nb::dict& options, uint64_t failed, uint64_t signals, uint64_t device_words,
+                uint64_t lost, uint64_t losses) {
   const auto [contexts, ids, size] = layout;
   proxy::ProxyOptions proxy_options = binding::proxy_options(options);
   proxy_options.signals = at<const char>(signals);
+  proxy_options.losses = {at<uint32_t>(lost), at<Record>(losses)};
   if (device_words) {
     proxy_options.device.words = at<char>(device_words);
     proxy_options.device.raise = [writer = std::make_shared<wire::cuda::WordWriter>(), word = at<uint32_t>(failed)] {
@@ -223,9 +232,11 @@ void register_proxy(nb::module_& m) {
 
   nb::class_<proxy::Proxy>(m, "Proxy", "Descriptor rings, one per context, and the progress threads that serve them.")
       .def("__init__", &make_proxy, "fabric"_a, "layout"_a, "counters"_a, "record"_a, "options"_a = nb::dict(),
-           "failed"_a = 0, "signals"_a = 0, "device_words"_a = 0,
+           "failed"_a = 0, "signals"_a = 0, "device_words"_a = 0, "lost"_a = 0, "losses"_a = 0,
            "layout is (contexts, ids, size); the addresses must outlive the proxy. Where kernels run on a GPU, "
-           "device_words is memory of it and failed a word of it.")
+           "device_words is memory of it and failed a word of it. lost is Comm::lost(), losses one record for each "
+           "rank; "
+           "without them the loss of a peer is the job's failure.")
       .def_prop_ro("rings", &rings, "One gin::ibrc::Ring per context.")
       .def_prop_ro("memory", &proxy_memory, "Address and size of what kernels have to reach.")
       .def_prop_ro("device_state", [](const proxy::Proxy& p) { return reinterpret_cast<uint64_t>(p.device_state()); })
@@ -233,13 +244,15 @@ void register_proxy(nb::module_& m) {
       .def("stop", &proxy::Proxy::stop, "timeout"_a = 1.0, Release(),
            "Ends the threads when the rings are empty, or after `timeout` seconds; returns whether they were empty.")
       .def("step", &proxy::Proxy::step, "One step without threads; returns whether anything moved.")
-      .def("give_up", &proxy::Proxy::give_up, "peer"_a, "Operations to that peer fail at once from now on.")
+      .def("give_up", &proxy::Proxy::give_up, "peer"_a, "Operations to that peer end at once from now on.")
       .def_prop_ro("running", &proxy::Proxy::running)
       .def_prop_ro("stats", &stats)
       .def_prop_ro("affinity", &proxy::Proxy::affinity, "The CPUs that each progress thread may run on.");
   m.attr("proxy_device_words") = +proxy::ProducerDevice::words_bytes;
   m.def("verbs_ports", &verbs_ports, "options"_a = nb::dict(),
         "Every port of every RDMA device, whether it is usable or why not; UnsupportedError without libibverbs.");
+  m.def("verbs_used", &verbs_used, "options"_a = nb::dict(),
+        "The ports that a rank with these options uses, each with the reason.");
   m.def("verbs_live", &verbs_live, "Devices, regions, completion queues and queue pairs that this process has open.");
   m.def("verbs_detail", &wire::verbs_detail, "detail"_a, "The detail of a failed completion in words.");
   m.attr("max_windows") = +ibrc::max_windows;

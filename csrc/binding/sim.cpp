@@ -56,9 +56,9 @@ void drain(Simulation& simulation) {
 
 const char* op_name(const sim::Record& record) {
   static constexpr const char* verbs[] = {"put", "get", "put_value", "signal", "atomic", "fence"};
-  static constexpr const char* operations[] = {"",       "put",          "put_value", "get",   "signal",
-                                               "wait",   "wait_counter", "flush",     "fence", "quiet",
-                                               "atomic", "barrier",      "launch"};
+  static constexpr const char* operations[] = {"",       "put",          "put_value", "get",         "signal",
+                                               "wait",   "wait_counter", "flush",     "fence",       "quiet",
+                                               "atomic", "barrier",      "launch",    "peer_pointer"};
   if (record.number) return verbs[record.op - 1];
   return record.op < std::size(operations) ? operations[record.op] : "";
 }
@@ -71,6 +71,13 @@ nb::tuple rate(uint64_t count, uint32_t ranks, const nb::dict& options) {
     measured = sim::rate(count, ranks, parsed);
   }
   return nb::make_tuple(measured.operations_per_second, measured.steps_per_operation);
+}
+
+nb::object crash(Simulation& simulation, uint32_t rank) {
+  const host::Crash& crash = simulation.crash(rank);
+  if (crash.kind == host::Crash::Kind::none) return nb::none();
+  const char* kind = crash.kind == host::Crash::spin ? "spin" : "fault";
+  return nb::make_tuple(kind, crash.module->path(), crash.offset);
 }
 
 nb::list events(Simulation& simulation) {
@@ -123,6 +130,10 @@ void register_sim(nb::module_& m) {
       .def("drain", &drain, "Lets proxies and network go on until nothing is in flight.")
       .def("raise_error", &Simulation::raise_error, "rank"_a,
            "Raises the first error of the rank's launches since the last call.")
+      .def(
+          "crash", &crash, "rank"_a,
+          "(\"fault\" or \"spin\", the module's path, the offset in it) where the rank's last error ended a thread so; "
+          "otherwise None.")
       .def("captured", &Simulation::captured, "rank"_a,
            "Where the threads of the rank's last kernel with a failed wait stood at that moment; empty without.")
       .def("report", &Simulation::report, "Where the threads of all ranks stand.")
@@ -140,6 +151,8 @@ void register_sim(nb::module_& m) {
   m.def("sim_rate", &rate, "count"_a, "ranks"_a = 2, "options"_a = nb::dict(),
         "Operations per second through rings, engines and the simulated network, without kernels; and steps per "
         "operation, which do not depend on the machine.");
+  m.def("set_last_words", &host::set_last_words, "text"_a,
+        "What this process writes last when a kernel's fault ends it and not the launch alone.");
   m.def("sim_options", &sim::Options::names, "The options that Simulation takes, separated by commas.");
 }
 

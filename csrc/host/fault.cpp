@@ -18,6 +18,8 @@ constexpr size_t signal_stack_bytes = 64 * 1024;
 
 // Signal handlers belong to the process and find their thread's data in thread-local storage; there is no other way.
 thread_local Scheduler* active = nullptr;
+thread_local uint64_t scopes = 0;
+thread_local char last_words[1024];
 constexpr int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 struct sigaction previous[NSIG];
 
@@ -34,30 +36,37 @@ const char* meaning(int number) {
   }
 }
 
-void describe(int number, const void* address) {
+// What happened, in words.
+void describe(int number, const siginfo_t& info, char* text, size_t room) {
+  const void* address = info.si_addr;
+  const bool nowhere = number == SIGSEGV && info.si_code == SI_KERNEL;  // the processor does not say which
   const Thread* t = active->current();
-  if (!t) return;
   const Thread* below = number == SIGFPE || number == SIGILL ? nullptr : active->arena().overrun(address);
-  char text[512];
-  int length =
-      std::snprintf(text, sizeof text, "gin: kernel %s, block (%u,%u,%u) thread (%u,%u,%u): ", active->kernel_name(),
-                    t->block->index.x, t->block->index.y, t->block->index.z, t->index.x, t->index.y, t->index.z);
-  if (length < 0 || size_t(length) >= sizeof text) return;
-  size_t room = sizeof text - size_t(length);
-  if (below == t) {
-    length += std::snprintf(text + length, room,
-                            "stack overflow: a thread has %llu KiB; make large local arrays __shared__ or move them to "
-                            "a window, and bound recursion\n",
-                            static_cast<unsigned long long>(stack_bytes >> 10));
-  } else {
-    length += std::snprintf(text + length, room, "%s %p\n", meaning(number), address);
+  if (below && below == t) {
+    std::snprintf(text, room,
+                  "stack overflow: a thread has %llu KiB; make large local arrays __shared__ or move them to a window, "
+                  "and bound recursion",
+                  static_cast<unsigned long long>(stack_bytes >> 10));
+    return;
   }
-  if (size_t(length) > sizeof text) length = sizeof text;
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, text, size_t(length));
+  const bool null = uintptr_t(address) < 4096;
+  char where[32];
+  std::snprintf(where, sizeof where, " 0x%llx", static_cast<unsigned long long>(uintptr_t(address)));
+  std::snprintf(text, room, "%s%s%s", meaning(number), nowhere ? " (none that memory can have)" : where,
+                number == SIGFPE || number == SIGILL || nowhere ? ""
+                : t->call
+                    ? ", in an operation of gin: GIN_CHECK=1 finds windows, offsets and peers that are out of range"
+                : null ? ", a null pointer: peer_pointer gives one for a peer without a direct route"
+                       : "");
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
-  if (active) describe(number, info->si_addr);
+  if (active && active->current()) {
+    char text[256];
+    describe(number, *info, text, sizeof text);
+    if (info->si_code > 0 && active->abandon(context, Crash::fault, text)) return;
+    write_last_words(*active, text);
+  }
   const struct sigaction& before = previous[number];
   if (before.sa_flags & SA_SIGINFO) {
     before.sa_sigaction(number, info, context);
@@ -83,9 +92,27 @@ FaultScope::FaultScope(Scheduler& scheduler) : outer_(active) {
   static std::once_flag once;
   std::call_once(once, install);
   active = &scheduler;
+  ++scopes;
 }
 
 FaultScope::~FaultScope() { active = outer_; }
+
+Scheduler* FaultScope::scheduler() { return active; }
+
+uint64_t FaultScope::count() { return scopes; }
+
+void set_last_words(const std::string& text) { std::snprintf(last_words, sizeof last_words, "%s", text.c_str()); }
+
+void write_last_words(const Scheduler& scheduler, const char* what) {
+  const Thread* t = scheduler.current();
+  char text[2048];
+  const int length = std::snprintf(text, sizeof text, "gin: kernel %s, block (%u,%u,%u) thread (%u,%u,%u): %s\n%s",
+                                   scheduler.kernel_name(), t->block->index.x, t->block->index.y, t->block->index.z,
+                                   t->index.x, t->index.y, t->index.z, what, last_words);
+  if (length < 0) return;
+  [[maybe_unused]] ssize_t written =
+      write(STDERR_FILENO, text, size_t(length) < sizeof text ? size_t(length) : sizeof text - 1);
+}
 
 SignalStack::SignalStack() {
   memory_ = mmap(nullptr, signal_stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,10 @@
-// Turns a segmentation fault of a kernel's thread into a line that says whose it was, before the process dies of it.
+// Faults of a kernel's thread: a segmentation fault, a division by zero. Where the scheduler is stepped, the fault ends the
+// launch as an error; elsewhere, and where what faults is not the kernel's own code, a line says whose it was before the
+// process dies of it.
 #pragma once
+
+#include <cstdint>
+#include <string>
 
 namespace gin::host {
 
@@ -14,9 +19,20 @@ class FaultScope {
   FaultScope(const FaultScope&) = delete;
   FaultScope& operator=(const FaultScope&) = delete;
 
+  // The innermost of this OS thread, nullptr outside of any, and how many there have been: for handlers of signals.
+  static Scheduler* scheduler();
+  static uint64_t count();
+
  private:
   Scheduler* outer_;
 };
+
+// What the process writes last when it dies of a fault in a kernel: what helps to repeat the run. Of this OS thread; empty at
+// first.
+void set_last_words(const std::string& text);
+
+// From a handler of signals: writes a line about the thread that runs, and the last words.
+void write_last_words(const Scheduler& scheduler, const char* what);
 
 // Gives this OS thread a stack for signal handlers, as a handler cannot run on a stack that has overflowed. Until the end
 // of the thread's life.

@@ -60,13 +60,16 @@ void Module::find_image() {
   struct Search {
     uintptr_t base;
     const ElfW(Phdr) * tls;
-  } search{map->l_addr, nullptr};
+    const ElfW(Phdr) * code;
+  } search{map->l_addr, nullptr, nullptr};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
         auto* s = static_cast<Search*>(data);
         if (info->dlpi_addr != s->base) return 0;
         for (int i = 0; i < info->dlpi_phnum; ++i) {
-          if (info->dlpi_phdr[i].p_type == PT_TLS) s->tls = &info->dlpi_phdr[i];
+          const ElfW(Phdr) & header = info->dlpi_phdr[i];
+          if (header.p_type == PT_TLS) s->tls = &header;
+          if (header.p_type == PT_LOAD && (header.p_flags & PF_X)) s->code = &header;
         }
         return 1;
       },
@@ -85,6 +88,11 @@ void Module::find_image() {
                                           std::to_string(search.tls->p_align) + " bytes; at most 4096 are supported");
   }
   image_bytes_ = search.tls->p_memsz;
+  base_ = search.base;
+  if (search.code) {
+    code_begin_ = base_ + search.code->p_vaddr;
+    code_end_ = code_begin_ + search.code->p_memsz;
+  }
   *entry_->tls_module = tls_module;
 }
 

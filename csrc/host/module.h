@@ -29,6 +29,10 @@ class Module {
   uint64_t image_bytes() const { return image_bytes_; }
   uint64_t static_bytes() const { return image_bytes_ - dynamic_placeholder; }
 
+  // Where it is loaded, and its code in memory.
+  uintptr_t base() const { return base_; }
+  bool has_code(uintptr_t address) const { return address - code_begin_ < code_end_ - code_begin_; }
+
   // Where the room for dynamic shared memory begins: found by the first scheduler that runs the module.
   static constexpr uint64_t unknown = ~uint64_t(0);
   uint64_t dynamic_offset() const { return dynamic_offset_.load(std::memory_order_relaxed); }
@@ -41,6 +45,7 @@ class Module {
   std::unique_ptr<void, int (*)(void*)> handle_;
   const Entry* entry_ = nullptr;
   uint64_t image_bytes_ = 0;
+  uintptr_t base_ = 0, code_begin_ = 0, code_end_ = 0;
   mutable std::atomic<uint64_t> dynamic_offset_{unknown};
 };
 

@@ -109,6 +109,7 @@ void Scheduler::start(const Launch& launch) {
   passed_ = stopped_ = false;
   captured_.clear();
   failure_.clear();
+  crash_ = {};
   error_ = nullptr;
 }
 

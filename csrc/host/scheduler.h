@@ -49,6 +49,14 @@ enum class Step : uint8_t {
   ended,
 };
 
+// What a thread of a stepped launch was ended for, and where: `offset` in the module's file, as addr2line takes it.
+struct Crash {
+  enum class Kind : uint8_t { none, fault, spin } kind = Kind::none;
+  static constexpr Kind fault = Kind::fault, spin = Kind::spin;
+  std::shared_ptr<const Module> module;
+  uint64_t offset = 0;
+};
+
 // Threads of one warp that wait for the same mask.
 struct WarpGroup {
   uint32_t mask, arrived;
@@ -106,6 +114,12 @@ class Scheduler {
   [[noreturn]] void deadlock();
   // Forgets the launch when all its blocks have ended; whether they have.
   bool finished();
+  // From a handler of signals with its third argument, on the OS thread that runs: has the running thread end the launch with
+  // an error when the handler returns. False where that cannot be: the scheduler is not stepped, or what was interrupted is
+  // not the kernel's own code.
+  bool abandon(void* context, Crash::Kind kind, const char* why);
+  // Of the last launch, unless it ended otherwise.
+  const Crash& crash() const { return crash_; }
   // A number of the thread below `threads_made()`, its own as long as it lives.
   uint32_t number(const Thread* t) const { return arena_.slot(t); }
   uint32_t threads_made() const { return arena_.used(); }
@@ -133,6 +147,7 @@ class Scheduler {
   uint64_t warp(Thread* t, WarpOp op, uint32_t mask, uint64_t value, uint32_t source);
   void fail(const Thread* t, const std::string& what);
   void give_turn(Thread* t, Step step);
+  static void end_abandoned(Thread* t);
   [[noreturn]] void throw_failure();
 
   // warps
@@ -207,6 +222,8 @@ class Scheduler {
   // how it ended
   bool stopped_ = false;
   std::string failure_;
+  char abandoned_for_[256];
+  Crash crash_;
   std::exception_ptr error_;
 
   // shared memory

@@ -11,6 +11,9 @@ using ibrc::Descriptor;
 using ibrc::Op;
 using ibrc::View;
 
+// Which ids an operation may name, as an index of Channel::most_ids_.
+enum class Ids : uint8_t { none, signal, result, any };
+
 // Words that only the stepping thread writes.
 void add(std::atomic<uint64_t>& word, uint64_t value) {
   word.store(word.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
@@ -42,26 +45,45 @@ Operation operation_of(Op op) {
   }
 }
 
-// The first fields of a request, which an operation's number alone decides.
-struct Head {
+// What an operation and its flags decide: the first fields of a request, in their order, and what its id may be.
+struct alignas(8) Kind {
   wire::Verb verb;
   wire::Atomic atomic;
-  bool has_signal;
+  bool has_signal, ordered;
+  Ids ids;
 };
 
-constexpr std::array<Head, 16> make_heads() {
-  std::array<Head, 16> heads{};
-  heads[uint32_t(Op::put)].verb = wire::Verb::put;
-  heads[uint32_t(Op::value)].verb = wire::Verb::value;
-  heads[uint32_t(Op::get)].verb = wire::Verb::get;
-  heads[uint32_t(Op::signal)] = {wire::Verb::signal, {}, true};
-  heads[uint32_t(Op::fence)].verb = wire::Verb::fence;
-  for (uint32_t op = uint32_t(Op::fetch_add); op <= uint32_t(Op::fetch_xor); ++op)
-    heads[op] = {wire::Verb::atomic, wire::Atomic(op - uint32_t(Op::fetch_add)), false};
-  return heads;
+constexpr Kind kind_of(Op op) {
+  switch (op) {
+    case Op::put:
+      return {wire::Verb::put, {}, false, false, Ids::any};
+    case Op::value:
+      return {wire::Verb::value, {}, false, false, Ids::any};
+    case Op::get:
+      return {wire::Verb::get, {}, false, false, Ids::any};
+    case Op::signal:
+      return {wire::Verb::signal, {}, true, false, Ids::signal};
+    case Op::fence:
+      return {wire::Verb::fence, {}, false, false, Ids::any};
+    default:
+      if (!ibrc::is_atomic(op)) return {wire::Verb::fence, {}, false, false, Ids::none};
+      return {wire::Verb::atomic, wire::Atomic(uint32_t(op) - uint32_t(Op::fetch_add)), false, false, Ids::result};
+  }
 }
 
-constexpr std::array<Head, 16> heads = make_heads();
+// By View::kind().
+constexpr std::array<Kind, 64> make_kinds() {
+  std::array<Kind, 64> kinds{};
+  for (uint32_t i = 0; i < kinds.size(); ++i) {
+    Kind& kind = kinds[i] = kind_of(Op(i >> 2));
+    kind.has_signal |= i >> 1 & 1;
+    kind.ordered = i & 1;
+    if (kind.has_signal && kind.ids == Ids::any) kind.ids = Ids::signal;
+  }
+  return kinds;
+}
+
+constexpr std::array<Kind, 64> kinds = make_kinds();
 
 static_assert(uint32_t(Op::fetch_xor) - uint32_t(Op::fetch_add) == uint32_t(wire::Atomic::fetch_xor) &&
                   uint32_t(Op::compare_swap) - uint32_t(Op::fetch_add) == uint32_t(wire::Atomic::compare_swap),
@@ -78,11 +100,16 @@ Channel::Channel(uint32_t context, const ibrc::Ring& ring, uint32_t counters, Co
       context_(context),
       counters_(counters),
       layout_(layout),
+      most_ids_{0, layout.ids, ibrc::result_slots, ibrc::max_ids},
       signals_(layout.native(context, 0)),
-      failures_(failures) {}
+      failures_(failures) {
+  for (wire::Request& r : pending_) r.context = context;
+}
 
 bool Channel::step() {
   bool moved = false;
+  if (failures_.given_up() != given_up_) [[unlikely]]
+    abandon();
   if (first_ == last_) moved = take();
   if (first_ != last_) moved |= post();
   if (settled_ != tail_) moved |= reap();
@@ -141,7 +168,8 @@ bool Channel::take() {
 
 [[gnu::always_inline]] inline void Channel::accept(const View& view, uint32_t slots) {
   const uint64_t tail = tail_;
-  in_flight_[tail & mask_] = {uint16_t(view.counter()), uint16_t(view.id()), uint8_t(view.op()), uint8_t(slots), false};
+  in_flight_[tail & mask_] = {uint16_t(view.counter()), uint16_t(view.id()), uint8_t(view.kind()), uint8_t(slots),
+                              false};
   if (acceptable(view)) [[likely]] {
     translate(view, tail, pending_[last_++]);
   } else {
@@ -150,42 +178,46 @@ bool Channel::take() {
   tail_ = tail + slots;
 }
 
-// How many values `id` can have.
-inline uint32_t Channel::ids(const View& view) const {
-  if (ibrc::is_atomic(view.op())) return ibrc::result_slots;
-  return view.has_signal() || view.op() == Op::signal ? layout_.ids : ibrc::max_ids;
-}
+// How many values `id` can have; 0 for an operation that does not exist.
+inline uint32_t Channel::ids(const View& view) const { return most_ids_[uint8_t(kinds[view.kind()].ids)]; }
 
 [[gnu::always_inline]] inline bool Channel::acceptable(const View& view) const {
-  return uint32_t(view.op()) - 1 < uint32_t(Op::fetch_xor) && view.peer() < layout_.size && view.id() < ids(view) &&
-         view.counter() <= counters_ && (!failures_.given_up(view.peer()) || view.op() == Op::fence);
+  return view.peer() < layout_.size && view.id() < ids(view) && view.counter() <= counters_ &&
+         (!failures_.given_up(view.peer()) || view.op() == Op::fence);
 }
 
-[[gnu::always_inline]] inline void Channel::translate(const View& view, uint64_t token, wire::Request& r) const {
-  const Op op = view.op();
-  const Head& head = heads[uint32_t(op)];
-  r.verb = head.verb;
-  r.atomic = head.atomic;
-  r.has_signal = head.has_signal | view.has_signal();
-  r.ordered = view.ordered();
-  r.context = context_;
+// Writes what this verb's requests differ in; context and signal region are in pending_ from the beginning.
+[[gnu::always_inline]] inline void Channel::translate(const View& view, uint64_t token, wire::Request& r) {
+  const Kind& kind = kinds[view.kind()];
+  r.verb = kind.verb, r.atomic = kind.atomic, r.has_signal = kind.has_signal, r.ordered = kind.ordered;
   r.peer = view.peer();
   r.remote_region = view.dst_window(), r.remote_offset = view.dst_offset();
   r.local_region = view.src_window(), r.local_offset = view.src_offset();
-  r.bytes = view.bytes();
-  r.value = view.immediate();  // no wire looks at it for a put or get
-  r.compare = view.compare();
-  r.signal_region = 0;
   r.signal_offset = signals_ + 8 * uint64_t(view.id());
-  r.signal_add = view.signal_add();
+  r.signal_add = view.more();
   r.token = token;
-  if (op == Op::get) {
+  if (kind.verb == wire::Verb::put) [[likely]] {
+    r.bytes = view.moved_bytes();
+    r.value = 0;
+  } else if (kind.verb == wire::Verb::get) {
+    r.bytes = view.moved_bytes();
+    r.value = 0;
     std::swap(r.remote_region, r.local_region);
     std::swap(r.remote_offset, r.local_offset);
-  } else if (ibrc::is_atomic(op)) [[unlikely]] {
-    r.local_region = ibrc::result_region;
-    r.local_offset = (uint64_t(context_) * ibrc::result_slots + view.id()) * sizeof(ibrc::Result);
+  } else {
+    r.bytes = view.immediate_bytes();
+    r.value = view.immediate();
+    if (kind.verb == wire::Verb::signal) r.signal_add = r.value;
+    if (kind.verb == wire::Verb::atomic) [[unlikely]]
+      translate_atomic(view.id(), view.more(), r);
   }
+}
+
+[[gnu::noinline]] void Channel::translate_atomic(uint32_t id, uint64_t compare, wire::Request& r) {
+  r.compare = compare;
+  r.local_region = ibrc::result_region;
+  r.local_offset = (uint64_t(context_) * ibrc::result_slots + id) * sizeof(ibrc::Result);
+  in_flight_[r.token & mask_].follows |= InFlight::result;
 }
 
 // -- to the wire ------------------------------------------------------------------------------------------------------
@@ -200,27 +232,45 @@ bool Channel::reap() {
   wire::Completion completions[batch];
   const size_t got = endpoint_->poll(completions, batch);
   for (size_t i = 0; i < got; ++i) finish(completions[i]);
-  return retire() || got != 0;
+  retire();
+  return got != 0;
 }
 
-inline void Channel::finish(const wire::Completion& c) {
-  if (c.token == wire::no_request) [[unlikely]] {
+[[gnu::always_inline]] inline void Channel::finish(const wire::Completion& c) {
+  if (c.code != Code::ok) [[unlikely]] {
+    fail(c);
+    return;
+  }
+  InFlight& operation = in_flight_[c.token & mask_];
+  if (operation.follows) succeed(c.token, operation);
+  end(c.token, operation);
+}
+
+// Most end in the order in which they were taken, and are retired on the spot.
+[[gnu::always_inline]] inline void Channel::end(uint64_t sequence, InFlight& operation) {
+  if (sequence == retired_) [[likely]] {
+    retired_ = sequence + operation.slots;
+  } else {
+    operation.done = true;
+  }
+}
+
+[[gnu::noinline]] void Channel::fail(const wire::Completion& c) {
+  if (c.token == wire::no_request) {
     lost(c);
     return;
   }
   InFlight& operation = in_flight_[c.token & mask_];
-  operation.done = true;
-  if (c.code == Code::ok) [[likely]] {
-    succeed(c.token, operation);
-    return;
-  }
   add(counts_.failures, 1);
   const bool fence = operation.op() == Op::fence;
   failures_.record(
       {c.code, operation_of(operation.op()), fence ? -1 : int32_t(c.peer), context_, operation.id, 0, 0, c.detail});
-  if (fence || c.code == Code::range || c.code == Code::unsupported) return;  // the request's fault, not the peer's
-  failures_.give_up(c.peer);
-  drop_pending(c.peer);
+  if (!fence && c.code != Code::range && c.code != Code::unsupported) {  // the peer's fault, not the request's
+    failures_.give_up(c.peer);
+    let_go(c.token, operation);
+    drop_pending(c.peer);
+  }
+  end(c.token, operation);
 }
 
 // A peer was found dead by what came after its last request.
@@ -231,13 +281,23 @@ inline void Channel::finish(const wire::Completion& c) {
   drop_pending(c.peer);
 }
 
-inline void Channel::succeed(uint64_t sequence, InFlight& operation) {
-  if (operation.counter) {
-    uint64_t* counter = ring_.counters + operation.counter - 1;
+[[gnu::noinline]] void Channel::succeed(uint64_t sequence, const InFlight& operation) {
+  if (const uint32_t number = operation.follows & ~InFlight::result) {
+    uint64_t* counter = ring_.counters + number - 1;
     __atomic_store_n(counter, *counter + 1, __ATOMIC_RELEASE);
   }
-  if (ibrc::is_atomic(operation.op()))
+  if (operation.follows & InFlight::result)
     __atomic_store_n(&ring_.results[operation.id].done, sequence + operation.slots, __ATOMIC_RELEASE);
+}
+
+// Nothing more comes of an operation, as its peer is lost. Where that is no failure of the job, nobody waits for it in vain.
+[[gnu::noinline]] void Channel::let_go(uint64_t sequence, InFlight& operation) {
+  if (!failures_.goes_on()) return;
+  if (ibrc::is_atomic(operation.op())) {
+    __atomic_store_n(&ring_.results[operation.id].value, uint64_t(0), __ATOMIC_RELAXED);
+    operation.follows |= InFlight::result;
+  }
+  succeed(sequence, operation);
 }
 
 // Ends the operation at the tail, which is not acceptable, without the wire.
@@ -254,30 +314,42 @@ inline void Channel::succeed(uint64_t sequence, InFlight& operation) {
   } else {
     failure.code = Code::remote;
   }
-  in_flight_[tail_ & mask_].done = true;
+  InFlight& operation = in_flight_[tail_ & mask_];
   add(counts_.failures, 1);
   failures_.record(failure);
+  if (failure.code == Code::remote) let_go(tail_, operation);
+  operation.done = true;
+}
+
+// Peers have been given up since the last step, by whomever: what the wire still has for them is to end.
+[[gnu::noinline]] void Channel::abandon() {
+  given_up_ = failures_.given_up();
+  for (uint32_t peer = 0; peer < layout_.size; ++peer) {
+    if (!failures_.given_up(peer)) continue;
+    drop_pending(peer);
+    endpoint_->abandon(peer);
+  }
 }
 
 // Requests to a peer that has just been given up need not bother the wire, which may never take them.
 void Channel::drop_pending(uint32_t peer) {
   auto drop = [&](const wire::Request& r) {
     if (r.peer != peer || r.verb == wire::Verb::fence) return false;
-    in_flight_[r.token & mask_].done = true;
+    InFlight& operation = in_flight_[r.token & mask_];
+    let_go(r.token, operation);
+    operation.done = true;
     add(counts_.failures, 1);
     return true;
   };
   last_ = size_t(std::remove_if(&pending_[0] + first_, &pending_[0] + last_, drop) - &pending_[0]);
 }
 
-bool Channel::retire() {
-  const uint64_t before = retired_;
+void Channel::retire() {
   while (retired_ != tail_) {
-    InFlight& operation = in_flight_[retired_ & mask_];
+    const InFlight& operation = in_flight_[retired_ & mask_];
     if (!operation.done) break;
     retired_ += operation.slots;
   }
-  return retired_ != before;
 }
 
 void Channel::publish() {

@@ -42,12 +42,15 @@ class Channel {
 
   // An operation between being taken and being retired, at the index of its first slot.
   struct alignas(8) InFlight {
-    uint16_t counter, id;
-    uint8_t number;  // of its ibrc::Op
+    static constexpr uint16_t result = 1u << 15;
+
+    uint16_t follows;  // when it succeeds: its counter plus 1, and `result` for an atomic
+    uint16_t id;
+    uint8_t kind;  // View::kind
     uint8_t slots;
     bool done;
 
-    ibrc::Op op() const { return ibrc::Op(number); }
+    ibrc::Op op() const { return ibrc::Op(kind >> 2); }
   };
 
   bool take();
@@ -56,15 +59,20 @@ class Channel {
   void accept(const ibrc::View& view, uint32_t slots);
   uint32_t ids(const ibrc::View& view) const;
   bool acceptable(const ibrc::View& view) const;
-  void translate(const ibrc::View& view, uint64_t token, wire::Request& request) const;
+  void translate(const ibrc::View& view, uint64_t token, wire::Request& request);
+  void translate_atomic(uint32_t id, uint64_t compare, wire::Request& request);
   bool post();
   bool reap();
   void finish(const wire::Completion& completion);
+  void end(uint64_t sequence, InFlight& operation);
+  void succeed(uint64_t sequence, const InFlight& operation);
+  void fail(const wire::Completion& completion);
   void lost(const wire::Completion& completion);
-  void succeed(uint64_t sequence, InFlight& operation);
+  void let_go(uint64_t sequence, InFlight& operation);
   void refuse(ibrc::View view);
+  void abandon();
   void drop_pending(uint32_t peer);
-  bool retire();
+  void retire();
   void publish();
 
   // Ring.
@@ -77,14 +85,16 @@ class Channel {
 
   // Wire.
   std::unique_ptr<wire::Endpoint> endpoint_;
-  std::array<wire::Request, batch> pending_;  // [first_, last_) are to be posted
+  std::array<wire::Request, batch> pending_{};  // [first_, last_) are to be posted
   size_t first_ = 0, last_ = 0;
   std::vector<InFlight> in_flight_;
 
   const uint32_t context_, counters_;
   const ControlLayout layout_;
+  const std::array<uint32_t, 4> most_ids_;
   const uint64_t signals_;  // offset of this context's first signal in the control window
   Failures& failures_;
+  uint32_t given_up_ = 0;  // of the peers that are, how many this channel has abandoned
 
   struct {
     std::atomic<uint64_t> descriptors{0}, batches{0}, failures{0}, max_depth{0};

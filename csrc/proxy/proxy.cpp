@@ -63,7 +63,7 @@ Proxy::Proxy(std::shared_ptr<wire::Fabric> fabric, ControlLayout layout, uint32_
     : fabric_(std::move(fabric)),
       layout_(layout),
       options_(options),
-      failures_(record, raiser(failed, options), layout.size) {
+      failures_(record, raiser(failed, options), layout.size, options.losses) {
   check(counters);
   lay_out_rings(counters);
   const uint32_t threads = std::min(options_.threads, layout_.contexts);

@@ -26,6 +26,7 @@ struct ProxyOptions {
   ThreadOptions thread;
   const char* signals = nullptr;  // the control window as producers read it, where that is not Comm::control
   ProducerDevice device;
+  Losses losses;  // where the loss of a peer is no failure of the job
 };
 
 class Proxy {
@@ -56,7 +57,7 @@ class Proxy {
   // One step of all engines, for callers that drive them without threads. Not between start and stop.
   bool step();
 
-  // From now on operations to that peer fail at once. Any thread.
+  // From now on operations to that peer end at once. Any thread.
   void give_up(uint32_t peer) { failures_.give_up(peer); }
 
   Stats stats() const;

@@ -211,6 +211,7 @@ void Simulation::ended(Running& running, std::exception_ptr error) {
     record.value = running.number;
     record.value2 = error ? 1 : 0;
   }
+  if (error) r.crash = running.scheduler->crash();
   forget(running);
   r.running.reset();
   last_move_ = steps_;

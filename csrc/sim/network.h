@@ -51,6 +51,8 @@ class Network {
   void forget_stacks(uint32_t rank);
   // Nor to these bytes, which no region has any more.
   void forget_memory(const char* from, uint64_t bytes);
+  // Whether one of the rank's regions has these bytes.
+  bool has(uint32_t rank, const char* from, uint64_t bytes) const;
 
   uint64_t operations() const { return numbers_; }
   uint64_t in_flight() const { return in_flight_; }

@@ -98,6 +98,7 @@ std::vector<Entry> make_entries() {
       number<uint32_t>("max_threads", GIN_FIELD(max_threads), 0, 1u << 20),
       number<uint64_t>("patience", GIN_FIELD(patience), 1000),
       number<uint64_t>("most_steps", GIN_FIELD(most_steps)),
+      number<uint64_t>("spin_limit_ms", GIN_FIELD(spin_limit_ms), 0, 1'000'000'000),
       number<uint32_t>("model.ranks_per_node", GIN_FIELD(model.ranks_per_node), 1, 1u << 20),
       number<uint64_t>("model.post_ns", GIN_FIELD(model.post_ns), 0, most_ns),
       number<uint64_t>("model.poll_ns", GIN_FIELD(model.poll_ns), 0, most_ns),

@@ -74,10 +74,11 @@ struct Options {
   bool direct = false;  // ranks may load and store each other's memory
   bool trace = false;
   uint64_t max_message = 1ull << 30;
-  uint64_t queue = 4096;           // requests of an endpoint that are taken and not yet polled
-  uint32_t max_threads = 0;        // of a launch, resident at once; 0 for as many as there are stacks
-  uint64_t patience = 50'000'000;  // steps in a row that change nothing before it counts as stuck
-  uint64_t most_steps = 0;         // after which nothing moves any more; 0: none
+  uint64_t queue = 4096;            // requests of an endpoint that are taken and not yet polled
+  uint32_t max_threads = 0;         // of a launch, resident at once; 0 for as many as there are stacks
+  uint64_t patience = 50'000'000;   // steps in a row that change nothing before it counts as stuck
+  uint64_t most_steps = 0;          // after which nothing moves any more; 0: none
+  uint64_t spin_limit_ms = 10'000;  // processor time that a thread may keep its turn; 0: any
   Model model;
   Faults faults;
 

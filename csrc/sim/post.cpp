@@ -102,6 +102,18 @@ const Network::Region* Network::region(uint32_t rank, uint32_t number) const {
   return found == host.more_regions.end() ? nullptr : &found->second;
 }
 
+bool Network::has(uint32_t rank, const char* from, uint64_t bytes) const {
+  const Host& host = hosts_[rank];
+  const auto inside = [&](const Region& r) {
+    const uint64_t offset = uint64_t(from) - uint64_t(r.base);
+    return offset <= r.bytes && bytes <= r.bytes - offset;
+  };
+  const auto present = [&](const Region& r) { return r.present && inside(r); };
+  return std::any_of(host.regions.begin(), host.regions.end(), present) ||
+         std::any_of(host.more_regions.begin(), host.more_regions.end(),
+                     [&](const auto& entry) { return inside(entry.second); });
+}
+
 char* Network::place(uint32_t rank, uint32_t number, uint64_t offset, uint64_t bytes) const {
   const Region* found = region(rank, number);
   if (!found || offset > found->bytes || bytes > found->bytes - offset) return nullptr;

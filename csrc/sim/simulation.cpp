@@ -56,6 +56,13 @@ std::shared_ptr<wire::Fabric> Simulation::fabric(uint32_t rank, uint32_t group) 
 
 // -- the loop -----------------------------------------------------------------------------------------------------
 
+// What handlers of signals need.
+host::Watchdog& Simulation::prepare_os_thread() {
+  if (!signal_stack_) signal_stack_ = std::make_unique<host::SignalStack>();
+  if (!watchdog_ || !watchdog_->is_mine()) watchdog_ = std::make_unique<host::Watchdog>(options_.spin_limit_ms);
+  return *watchdog_;
+}
+
 int64_t Simulation::run(const std::vector<uint32_t>& ranks, uint64_t most, uint64_t until) {
   last_move_ = steps_;
   progress();
@@ -65,7 +72,7 @@ int64_t Simulation::run(const std::vector<uint32_t>& ranks, uint64_t most, uint6
 int64_t Simulation::resume(const std::vector<uint32_t>& ranks, uint64_t most, uint64_t until) {
   for (uint32_t rank : ranks)
     if (pending(rank) == 0) return rank;
-  if (!signal_stack_) signal_stack_ = std::make_unique<host::SignalStack>();
+  const host::Watchdog::Watch watch(prepare_os_thread());
   for (uint32_t rank : ranks) ranks_[rank].wanted = true;
   found_ = stuck;
   int64_t outcome = stuck;
@@ -85,7 +92,7 @@ int64_t Simulation::resume(const std::vector<uint32_t>& ranks, uint64_t most, ui
 }
 
 bool Simulation::drain(uint64_t most) {
-  if (!signal_stack_) signal_stack_ = std::make_unique<host::SignalStack>();
+  const host::Watchdog::Watch watch(prepare_os_thread());
   for (uint32_t rank = 0; rank < size(); ++rank) wake_proxies(rank);
   last_move_ = steps_;
   progress();
@@ -271,7 +278,8 @@ void Simulation::keep_site(uint32_t rank, const host::Note& note, const host::Ca
   if (sites.size() <= note.context) sites.resize(note.context + 1);
   if (!call) return;
   Site site{call->file, call->line};
-  if (const char* source = reinterpret_cast<const char*>(note.first)) {
+  const char* source = reinterpret_cast<const char*>(note.first);
+  if (source && network_.has(rank, source, note.second)) {  // it may be out of range
     site.source = source;
     site.bytes = note.second;
     site.sum = checksum(source, note.second);

@@ -14,6 +14,7 @@
 
 #include "host/fault.h"
 #include "host/scheduler.h"
+#include "host/watchdog.h"
 #include "proxy/proxy.h"
 #include "sim/agenda.h"
 #include "sim/network.h"
@@ -53,6 +54,8 @@ class Simulation final : public host::Hooks, public Listener {
 
   // Throws the first error of the rank's launches since the last call.
   void raise_error(uint32_t rank);
+  // What a thread of the rank's last launch with an error was ended for.
+  const host::Crash& crash(uint32_t rank) const { return ranks_[check(rank)].crash; }
   std::string captured(uint32_t rank) const { return ranks_[check(rank)].captured; }
   // Where the threads of all ranks stand.
   std::string report() const;
@@ -132,6 +135,7 @@ class Simulation final : public host::Hooks, public Listener {
     std::vector<std::pair<uint32_t, std::shared_ptr<proxy::Proxy>>> proxies;  // with their tasks
     std::vector<Sites> sites;                                                 // by context, where there is a trace
     std::exception_ptr error;
+    host::Crash crash;
     std::string captured;
     uint64_t launches = 0;
     uint64_t stalled = 0;  // until then nothing of it runs
@@ -143,6 +147,7 @@ class Simulation final : public host::Hooks, public Listener {
   uint32_t check(uint32_t rank) const;
 
   // simulation.cpp: the loop
+  host::Watchdog& prepare_os_thread();
   bool next();
   void take_turn(uint32_t task, uint32_t generation);
   void look_again(uint32_t task, uint32_t generation);
@@ -193,6 +198,7 @@ class Simulation final : public host::Hooks, public Listener {
   std::vector<std::unique_ptr<host::Scheduler>> spare_;
   std::vector<std::shared_ptr<const host::Module>> modules_;  // that the trace may name text of
   std::unique_ptr<host::SignalStack> signal_stack_;
+  std::unique_ptr<host::Watchdog> watchdog_;
 
   host::Thread* thread_ = nullptr;  // who runs now
   uint32_t current_ = 0;            // its task

@@ -59,6 +59,8 @@ class FaultyEndpoint final : public Endpoint {
     return false;
   }
 
+  void abandon(uint32_t peer) override { inner_->abandon(peer); }
+
  private:
   bool post_one(const Request& request) {
     if (request.verb != Verb::fence && request.peer == faults_.fail_peer) {

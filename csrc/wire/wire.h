@@ -21,6 +21,9 @@ class Endpoint {
   virtual size_t poll(Completion* completions, size_t count) = 0;
   // Whether everything completed so far with ok has also settled at its target; to be asked until true. Never waits.
   virtual bool settled() = 0;
+  // The peer is given up: what is under way to it completes soon, with whatever code, and nothing more will be posted to it.
+  // Again and again for the same peer is once.
+  virtual void abandon(uint32_t peer) { (void)peer; }
 };
 
 class Fabric {

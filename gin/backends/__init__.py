@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gin.backends.base import Backend
     from gin.config import Config
 
-__all__ = ["NAMES", "Capabilities", "capabilities", "effective", "folder", "load", "require"]
+__all__ = ["NAMES", "Capabilities", "capabilities", "effective", "folder", "lacking_macros", "load", "require"]
 
 NAMES = ("nvshmem", "nccl_gin", "ibrc_proxy")
 
@@ -67,10 +67,17 @@ def effective(config: Config) -> Capabilities:
     return Capabilities(config.backend, {name: value and name not in lacks for name, value in able.items()})
 
 
+def lacking_macros(config: Config) -> tuple[str, ...]:
+    """What kernels are compiled with, so that they refuse what the backend lacks as configured: names and values."""
+    lacks = load(config.backend, config.platform).lacks(config)
+    return tuple(f"GIN_LACKS_{name.upper()}=1" for name in lacks)
+
+
 def require(config: Config, wanted: Iterable[str]) -> None:
-    """Raises UnsupportedError unless the configured backend has every capability in `wanted`; says what would."""
+    """Raises UnsupportedError unless the configured backend has every capability in `wanted`, and those that its settings
+    need; says what would."""
     name = config.backend
-    for capability in wanted:
+    for capability in (*wanted, *(["peer_failure"] if config.on_peer_failure == "peer" else [])):
         if effective(config)[capability]:
             continue
         if capabilities(name)[capability]:

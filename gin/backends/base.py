@@ -150,6 +150,11 @@ class Backend(ABC):
         return {}
 
     @property
+    def about(self) -> str:
+        """What this rank uses of the machine, in words; empty where there is nothing to say."""
+        return ""
+
+    @property
     def device_state(self) -> int:
         """What Comm::backend points to, 0 for nothing."""
         return 0

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gin.backends.base import Job
 
-__all__ = ["connect", "wire_options"]
+__all__ = ["connect", "verbs_lacks", "verbs_options", "wire_options"]
 
 PROBE_SECONDS = 60.0  # where connect_timeout is 0: a probe has to end
 
 # Settings that the verbs wire takes under the same names.
 VERBS_SETTINGS = (
     "ib_hca",
+    "ib_nics",
     "ib_port",
     "ib_gid_index",
     "ib_pkey_index",
@@ -32,6 +33,16 @@ def verbs_options(config: Any) -> dict[str, Any]:
     """The options of the verbs wire that a configuration gives: numbers and text by name."""
     values = {name: getattr(config, name) for name in VERBS_SETTINGS}
     return {name: int(v) if isinstance(v, bool) else v for name, v in values.items() if v is not None}
+
+
+def verbs_lacks(config: Any) -> dict[str, str]:
+    """Capabilities that no backend has over the verbs wire as configured, each with what is in the way."""
+    if config.wire == "verbs" and config.ib_nics > 1:
+        return {
+            "atomics": f"with ib_nics={config.ib_nics}: atomics of two NICs on one word are not atomic with each other; "
+            "use ib_nics=1"
+        }
+    return {}
 
 
 def wire_options(job: Job) -> dict[str, Any]:

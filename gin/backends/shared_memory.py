@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gin import _core
 from gin.backends.base import Backend, Job, Region
-from gin.backends.connection import connect, wire_options
+from gin.backends.connection import connect, verbs_lacks, wire_options
+from gin.config import Config
 from gin.errors import ArgumentError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -23,6 +25,15 @@ class HostBackend(Backend):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.fabric: Any = self.make_fabric()
+
+    @classmethod
+    def lacks(cls, config: Config) -> Mapping[str, str]:
+        return verbs_lacks(config)
+
+    @property
+    def about(self) -> str:
+        text: str = self.fabric.about if self.fabric is not None else ""
+        return text
 
     def make_fabric(self) -> Any:
         """This rank's side of the wire."""

@@ -112,7 +112,7 @@ class Session:
         self._net = backend if raw else "gin"
         taken = dict.fromkeys(comm.routes())
         self.route = route if route != "auto" else next(iter(taken)) if len(taken) == 1 else "mixed"
-        self._place = raw._place if raw else Place(comm, plan)
+        self._place: Place = raw._place if raw else Place(comm, plan)
         self._kernels: dict[tuple[str, str], Any] = {}
 
     def raw(self) -> Session:

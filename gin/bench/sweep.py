@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from gin.bench.measure import Session, Taken, heap_bytes, share
 from gin.bench.plan import RAW, Plan, Shape
 from gin.config import Config
 from gin.errors import ConfigError, Error, UnsupportedError
+from gin.scratch import scratch_folder
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
@@ -62,8 +62,8 @@ def run_here(plan: Plan, ranks: int, sink: Sink) -> None:
     """
     import gin
 
-    with tempfile.TemporaryDirectory(prefix="gin-bench-") as folder:
-        events = Path(folder) / "events"
+    with scratch_folder("bench") as folder:
+        events = folder / "events"
         events.touch()
         with _following(events, sink):
             gin.spawn(ranks, _spawned, plan, str(events), platform=plan.platform, env=_surroundings(plan))

@@ -76,6 +76,13 @@ def _numbers(context: click.Context, parameter: click.Parameter, value: str | No
     "--overtake", is_flag=True, help="On a wire on which later requests overtake earlier ones, where they may."
 )
 @click.option("--check", is_flag=True, help="With range checks compiled into the kernels.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(1, 1000),
+    default=1.0,
+    metavar="FACTOR",
+    help="Let everything take so many times as long, where processors are emulated.",
+)
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the results as JSON.")
 @click.option("--force", is_flag=True, help="Replace a result file that exists.")
 @click.option("--list", "listing", is_flag=True, help="Say which cases there are, and end.")
@@ -105,6 +112,7 @@ def command(context: click.Context, /, patterns: tuple[str, ...], listing: bool,
         options["wire"],
         {"check": True} if options["check"] else {},
         OVERTAKING if options["overtake"] else {},
+        options["patience"],
     )
     context.exit(_run(plan, options))
 

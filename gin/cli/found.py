@@ -21,6 +21,7 @@ from gin.bench.results import cpu_name, usable_cores
 from gin.config import Config
 from gin.errors import Error
 
+MOST_LOCAL_RANKS = 16  # that are told which RDMA ports they would use
 COMPILERS = ("g++", "clang++", "c++")  # in the order of gin.platforms.host
 
 
@@ -100,6 +101,19 @@ def gpus() -> list[str]:
     return names
 
 
+def gpu_bus_ids() -> list[str]:
+    """Where the GPUs that the CUDA driver shows are on the PCIe bus, in its order."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, bus = ctypes.c_int(), ctypes.create_string_buffer(32)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    answers = [cuda.cuDeviceGetPCIBusId(bus, len(bus), index) or bus.value.decode() for index in range(count.value)]
+    return [answer for answer in answers if isinstance(answer, str)]
+
+
 def nics() -> list[str]:
     """RDMA devices that the kernel shows."""
     folder = Path("/sys/class/infiniband")
@@ -153,7 +167,8 @@ def _simulator(host: State) -> State:
 
 
 def wires(config: Config) -> list[State]:
-    """What proxies and emulated backends can post to. A verbs wire's ports are in `more["ports"]`."""
+    """What proxies and emulated backends can post to. A verbs wire's ports are in `more["ports"]`, and which of them a rank
+    would use in `more["uses"]`."""
     if broken := core_error():
         reason = f"gin._core cannot be loaded: {broken}"
         return [State(name, False, reason, "reinstall with pip install .") for name in ("shm", "null")]
@@ -177,10 +192,32 @@ def _verbs(config: Config) -> State:
         return State("verbs", False, str(error), "install libibverbs1 and the device's driver, or use wire shm")
     usable = [f"{port['device']}:{port['port']}" for port in ports if port["usable"]]
     if usable:
-        return State("verbs", True, more={"about": f"ports {', '.join(usable)}", "ports": ports})
+        more = {"about": f"ports {', '.join(usable)}", "ports": ports, "uses": verbs_uses(config, len(usable))}
+        return State("verbs", True, more=more)
     reasons = [f"{port['device']}:{port['port']}: {port['reason']}" for port in ports]
     reason = "; ".join(reasons) or "the kernel shows no RDMA device"
     return State("verbs", False, reason, "use wire shm", {"ports": ports})
+
+
+def verbs_uses(config: Config, ports: int) -> list[dict[str, Any]]:
+    """Which RDMA ports a rank would use and why: one row for each of the first ranks of a host, as many as can differ, whose
+    memory is the host's; then one for each GPU.
+
+    ports  how many are usable
+    """
+    from gin import _core
+
+    options = verbs_options(config)
+    ranks = min(max(ports, (config.ib_hca or "").count("/") + 1), MOST_LOCAL_RANKS)
+    owners: list[tuple[str, dict[str, Any]]] = [(f"local rank {rank}", {"local_rank": rank}) for rank in range(ranks)]
+    owners += [(f"GPU {rank}", {"local_rank": rank, "gpu": bus}) for rank, bus in enumerate(gpu_bus_ids())]
+    rows = []
+    for owner, place in owners:
+        try:
+            rows.append({"owner": owner, "ports": [list(use) for use in _core.verbs_used(options | place)]})
+        except Error as error:
+            rows.append({"owner": owner, "ports": [], "error": str(error)})
+    return rows
 
 
 def _cuda() -> State:

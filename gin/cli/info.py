@@ -102,6 +102,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[str]:
     for wire in facts["wires"]:
         for port in wire.get("ports", []):
             yield f"  {'':<11} {_port(port)}"
+        for use in wire.get("uses", []):
+            yield f"  {'':<11} {_use(use)}"
     yield f"  RMA plugin  {_plugin(facts['rma_plugin'])}"
     limit = facts["memlock_bytes"]
     yield f"  memlock     {'unlimited' if limit is None else f'{limit} bytes'}"
@@ -137,6 +139,12 @@ def _port(port: dict[str, Any]) -> str:
         return f"{name}: not usable: {port['reason']}"
     address = f"GID {port['gid_index']} {port['gid']} {port['gid_type']}".rstrip() if port["gid"] else "by LID"
     return f"{name}: {port['link']}, {address}, MTU {port['mtu']}, {port['atomics']} atomics in flight"
+
+
+def _use(use: dict[str, Any]) -> str:
+    if not use["ports"]:
+        return f"{use['owner']} uses none: {use['error']}"
+    return f"{use['owner']} uses {'; '.join(f'{port} ({why})' for port, why in use['ports'])}"
 
 
 def _verdict(state: dict[str, Any]) -> str:

@@ -41,6 +41,12 @@ def _duration(context: click.Context, parameter: click.Parameter, value: str) ->
     metavar="TIME",
     help="Once a rank has failed, how long the others may take to end by themselves.",
 )
+@click.option(
+    "--keep-going/--end-all",
+    default=None,
+    help="Once a rank has failed, let the others run to their end, or end them after the grace. "
+    "[default: by the setting on_peer_failure]",
+)
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
@@ -50,6 +56,7 @@ def command(
     label: bool,
     timeout: float,
     grace: float,
+    keep_going: bool | None,
     program: tuple[str, ...],
 ) -> None:
     """Start PROGRAM as N ranks on this machine and wait for all of them.
@@ -58,6 +65,8 @@ def command(
     set for them; gin.init() in the program needs no arguments. The exit code is that of the first rank that failed, or
     0. Options come before the program; what follows it is the program's own.
 
+    With GIN_ON_PEER_FAILURE=peer, or --keep-going, a rank that fails does not end the others.
+
     \b
     Examples:
       gin run -n 4 shift.py
@@ -65,10 +74,14 @@ def command(
       GIN_BACKEND=nccl_gin gin run -n 4 -m package.module
       gin run -n 2 ./a_compiled_program
     """
-    if Config.from_sources().platform == "sim":
+    config = Config.from_sources()
+    if keep_going is None:
+        keep_going = config.on_peer_failure == "peer"
+    if config.platform == "sim":
         words = _simulated_command_line(ranks, module, program, label)
         context.exit(run(1, words, timeout=timeout, grace=grace))
-    context.exit(run(ranks, _command_line(module, program), timeout=timeout, grace=grace, label=label))
+    words = _command_line(module, program)
+    context.exit(run(ranks, words, timeout=timeout, grace=grace, label=label, keep_going=keep_going))
 
 
 def _command_line(module: str | None, program: tuple[str, ...]) -> list[str]:

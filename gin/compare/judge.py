@@ -28,6 +28,11 @@ class Verdict:
     )
 
     @property
+    def kept_by(self) -> str:
+        """Of a threshold that no row crosses: by how many it is kept."""
+        return f"all{self.counts.removeprefix('0')}"
+
+    @property
     def counts(self) -> str:
         """How many rows crossed it, of how many."""
         text = f"{len(self.crossings)} of {self.tested} rows"
@@ -39,7 +44,7 @@ class Verdict:
             return f"{self.threshold}: NOT TESTED, {self.untested} rows without a value"
         if self.crossings:
             return f"{self.threshold}: CROSSED by {self.counts}"
-        return f"{self.threshold}: kept by all{self.counts.removeprefix('0')}"
+        return f"{self.threshold}: kept by {self.kept_by}"
 
 
 def judge(

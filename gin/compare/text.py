@@ -160,7 +160,8 @@ def markdown(
     parts = ["### gin compare", ""]
     for verdict in verdicts:
         mark = "**crossed**" if verdict.crossings else "kept" if verdict.tested else "**not tested**"
-        parts.append(f"- {mark}: <code>{_escape(str(verdict.threshold))}</code> ({verdict.counts})")
+        counted = verdict.kept_by if mark == "kept" else verdict.counts
+        parts.append(f"- {mark}: <code>{_escape(str(verdict.threshold))}</code> ({counted})")
         parts += [f"  - {_escape(line)}" for line in crossings(verdict, rows)]
     parts += [f"- {_escape(text)}" for text in (summaries(comparison) if comparison else [])]
     parts += [f"- {_escape(text)}" for text in remarks]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gin
-from gin.conformance.plan import WAIT, Job
+from gin.conformance.plan import WAIT_SECONDS, Job
 from gin.conformance.registry import Case
 from gin.conformance.results import FAIL, PASS, REFUSED, Result
 from gin.conformance.wire import faulty
@@ -69,10 +69,12 @@ class Tidier:
 def opener(job: Job, settings: Mapping[str, Any]) -> Callable[..., Comm]:
     """Opens communicators as a job's cases need them."""
 
+    wait = f"{WAIT_SECONDS * job.patience:g}s"
+
     def open_comm(**more: Any) -> Comm:
         chosen = {"backend": job.backend, "route": job.route, "platform": job.platform, "wire": job.wire}
         with faulty(job.faults):
-            return gin.init(**{**chosen, "timeout": WAIT, **job.settings, **settings, **more})
+            return gin.init(**{**chosen, "timeout": wait, **job.settings, **settings, **more})
 
     return open_comm
 

@@ -15,7 +15,7 @@ from gin.conformance.results import SKIPPED, Result
 __all__ = ["ROUTES", "Job", "Part", "Plan"]
 
 ROUTES = ("direct", "native")
-WAIT = "20s"  # deadline of waits on the device, where a case says nothing else
+WAIT_SECONDS = 20.0  # deadline of waits on the device, where a case says nothing else
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Plan:
     ranks     how often each case runs and with how many ranks; None: as the case says
     settings  of all communicators, e.g. check=True
     faults    of the wire, see csrc/wire/faulty.h
+    patience  how many times as long everything may take, where processors or the network are emulated
     """
 
     cases: Sequence[Case]
@@ -35,6 +36,7 @@ class Plan:
     wire: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     faults: Mapping[str, int] = field(default_factory=dict)
+    patience: float = 1.0
 
     @property
     def where(self) -> tuple[str, str]:
@@ -53,7 +55,17 @@ class Plan:
                 numbers = {case.name: self._numbers(case, backend) for case in fitting}
                 for ranks in sorted({n for those in numbers.values() for n in those}):
                     chosen = [case for case in fitting if ranks in numbers[case.name]]
-                    job = Job(backend, route, ranks, platform, wire, tuple(chosen), self.settings, self.faults)
+                    job = Job(
+                        backend,
+                        route,
+                        ranks,
+                        platform,
+                        wire,
+                        tuple(chosen),
+                        self.settings,
+                        self.faults,
+                        self.patience,
+                    )
                     yield from job.split()
 
     def skipped(self) -> Iterator[Result]:
@@ -117,6 +129,7 @@ class Job:
     cases: tuple[Case, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     faults: Mapping[str, int] = field(default_factory=dict)
+    patience: float = 1.0
 
     @property
     def capabilities(self) -> Capabilities:

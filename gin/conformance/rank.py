@@ -68,12 +68,12 @@ class _Rank:
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """What takes longer ends this process, and the folder tells where it stood. Of simulated ranks, which share one, the
-        first looks after all."""
+        """What takes longer, or so many times longer as the job's patience says, ends this process, and the folder tells
+        where it stood. Of simulated ranks, which share one, the first looks after all."""
         if self._job.platform == "sim" and self._rank != 0:
             yield
             return
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self._stacks)
+        faulthandler.dump_traceback_later(seconds * self._job.patience, exit=True, file=self._stacks)
         try:
             yield
         finally:
@@ -121,7 +121,8 @@ class _Rank:
     def _not_opened(self, case: Case, errors: list[Any]) -> Any:
         refused = [text for kind, text in errors if kind == UnsupportedError.__name__]
         if refused:
-            return self._job.result(case, REFUSED, refused[0], f"route {self._job.route}")
+            lacking = [name for name in self._job.lacking(case) if f"'{name}'" in refused[0]]
+            return self._job.result(case, REFUSED, refused[0], ", ".join(lacking) or f"route {self._job.route}")
         told = [f"rank {rank}: {kind}: {text}" for rank, (kind, text) in enumerate(errors) if kind]
         told.sort(key=lambda text: "RemoteError" in text)
         return self._job.result(case, FAIL, f"its communicator does not open: {told[0]}")

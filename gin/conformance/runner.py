@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from gin.conformance.plan import Job, Plan
 from gin.conformance.rank import LOG, STACKS, STOP, work
 from gin.conformance.results import FAIL, Result
 from gin.errors import Error
+from gin.scratch import scratch_folder
 
 __all__ = ["Event", "Launch", "run", "start_here"]
 
@@ -71,19 +71,19 @@ class _Turn:
 
     def results(self) -> Iterator[Result]:
         """What the job logs, then what became of the case during which it ended, if any."""
-        with tempfile.TemporaryDirectory(prefix="gin-conformance-") as folder:
-            log = Path(folder, LOG)
+        with scratch_folder("conformance") as folder:
+            log = folder / LOG
             log.touch()
-            thread = threading.Thread(target=self._launched, args=(folder,), name="gin-conformance")
+            thread = threading.Thread(target=self._launched, args=(str(folder),), name="gin-conformance")
             thread.start()
             try:
                 for event in _follow(log, thread):
                     self.tell(self.job, event)
                     yield from self._heard(event)
             finally:
-                Path(folder, STOP).touch()
+                (folder / STOP).touch()
                 thread.join()
-            yield from self._ended(folder)
+            yield from self._ended(str(folder))
 
     def _launched(self, folder: str) -> None:
         try:

@@ -51,6 +51,7 @@ class World:
         self.platform, self.backend, self.route = job.platform, job.backend, job.route
         self.capabilities = job.capabilities
         self.rank, self.size = place.rank, place.size
+        self.patience = job.patience
         self.failures: list[str] = []
         self.kernels: list[Kernel] = []
         self._exchange = place.exchange

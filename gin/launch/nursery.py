@@ -69,13 +69,17 @@ class Nursery:
                 raise BootstrapError(f"spawn: the process that starts ranks has died: {error.strerror}") from None
 
     def close(self) -> None:
-        """Ends the zygote, and with it any rank that is left."""
+        """Ends the zygote, and with it any rank that is left. An interrupt ends it at once."""
         self._control.close()
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        except KeyboardInterrupt:
+            self._process.kill()
+            self._process.wait()
+            raise
 
     @classmethod
     def close_current(cls) -> None:
@@ -83,6 +87,12 @@ class Nursery:
             if cls._current is not None:
                 cls._current.close()
                 cls._current = None
+
+    @classmethod
+    def close_at_exit(cls) -> None:
+        """Nobody is left who could be told of an interrupt."""
+        with contextlib.suppress(KeyboardInterrupt):
+            cls.close_current()
 
     @classmethod
     def forget_after_fork(cls) -> None:
@@ -104,5 +114,5 @@ def _output(descriptor: int, opened: contextlib.ExitStack) -> int:
     return descriptor
 
 
-atexit.register(Nursery.close_current)
+atexit.register(Nursery.close_at_exit)
 os.register_at_fork(after_in_child=Nursery.forget_after_fork)

@@ -44,12 +44,21 @@ class _Rank:
     streams: list[_Stream] = field(default_factory=list)
 
 
-def run(size: int, command: Sequence[str], *, timeout: float = 0.0, grace: float = 10.0, label: bool = False) -> int:
+def run(
+    size: int,
+    command: Sequence[str],
+    *,
+    timeout: float = 0.0,
+    grace: float = 10.0,
+    label: bool = False,
+    keep_going: bool = False,
+) -> int:
     """Runs `command` as ranks 0 to size - 1 and returns the exit code of the job.
 
-    timeout  seconds for the whole job, 0: none; exit code 4 when it is over
-    grace    seconds for the other ranks to end by themselves once one has failed, before they are ended
-    label    put `[rank] ` before each line of output
+    timeout     seconds for the whole job, 0: none; exit code 4 when it is over
+    grace       seconds for the other ranks to end by themselves once one has failed, before they are ended
+    label       put `[rank] ` before each line of output
+    keep_going  let the other ranks run on when one has failed, for as long as they take
 
     Output that goes to a terminal goes there directly. Otherwise, and with labels, it is passed on in whole lines.
 
@@ -62,7 +71,7 @@ def run(size: int, command: Sequence[str], *, timeout: float = 0.0, grace: float
     try:
         with _caught_signals(launch.selector) as caught:
             launch.start(command, guardian)
-            return launch.supervise(timeout, grace, caught)
+            return launch.supervise(timeout, grace, caught, keep_going)
     finally:
         launch.end()
         guardian.dismiss()
@@ -77,6 +86,7 @@ class _Launch:
         self.selector = selectors.DefaultSelector()
         self.ranks: list[_Rank] = []
         self.first: _Rank | None = None  # the first that failed
+        self.failed: list[_Rank] = []  # of which nothing has been said yet
 
     def start(self, command: Sequence[str], guardian: Guardian) -> None:
         job, parent = Job(self.size, "gin run"), os.getpid()
@@ -105,15 +115,18 @@ class _Launch:
                 if stream is not None:
                     self._watch_output(rank, _Stream(stream.fileno(), target))
 
-    def supervise(self, timeout: float, grace: float, caught: list[int]) -> int:
-        """Waits for the ranks, and ends those that outstay the first failure, the timeout or a signal."""
+    def supervise(self, timeout: float, grace: float, caught: list[int], keep_going: bool) -> int:
+        """Waits for the ranks, and ends those that outstay the timeout, a signal or, unless they keep going, the first
+        failure."""
         deadline = time.monotonic() + timeout if timeout else float("inf")
         while self._running():
             self._turn(deadline)
             if caught:
                 return self._interrupted(caught, grace)
-            if self.first is not None:
+            if self.first is not None and not keep_going:
                 return self._failed(self.first, grace, caught)
+            while self.failed:
+                self._tell(self.failed.pop(0))
             if self._running() and time.monotonic() >= deadline:
                 numbers = ", ".join(str(rank.number) for rank in self._running())
                 self._say(f"not finished within {timeout:g} s: ranks {numbers}. Ending them")
@@ -123,12 +136,15 @@ class _Launch:
 
     def _failed(self, first: _Rank, grace: float, caught: list[int]) -> int:
         assert first.status is not None
-        self._say(f"rank {first.number} of {self.size} {describe_exit(first.status)}")
+        self._tell(first)
         deadline = time.monotonic() + grace
         while self._running() and time.monotonic() < deadline and not caught:
             self._turn(deadline)
         self._end_in_order()
         return exit_code(first.status)
+
+    def _tell(self, rank: _Rank) -> None:
+        self._say(f"rank {rank.number} of {self.size} {describe_exit(rank.status or 0)}")
 
     def _interrupted(self, caught: list[int], grace: float) -> int:
         """Passes a signal on. The ranks have a while to end by it; a second signal ends them now."""
@@ -183,8 +199,9 @@ class _Launch:
             return
         self.selector.unregister(rank.watch)
         rank.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
-        if rank.status != 0 and self.first is None:
-            self.first = rank
+        if rank.status != 0:
+            self.first = self.first or rank
+            self.failed.append(rank)
 
     def _watch_output(self, rank: _Rank, stream: _Stream) -> None:
         os.set_blocking(stream.descriptor, False)

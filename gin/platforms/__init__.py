@@ -23,7 +23,7 @@ def open_platform(config: Config, ranks: Ranks, exchange: Exchange, threads: int
     if config.platform == "host":
         from gin.platforms.host import HostPlatform
 
-        return HostPlatform(config, ranks.local_size, threads)
+        return HostPlatform(config, ranks, threads)
     if config.platform == "cuda":
         from gin.platforms.cuda import CudaPlatform
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gin.platforms.losses import Losses
 
 __all__ = ["Module", "Platform"]
 
@@ -23,6 +26,7 @@ class Platform(ABC):
     name: str
     emulated: bool  # whether times say anything about the hardware that the backends are for
     array_protocol: str = "__array_interface__"  # what an array library asks of memory of this platform
+    losses: Losses | None = None  # with on_peer_failure=peer
 
     @abstractmethod
     def words(self) -> Mapping[str, int]:

@@ -17,6 +17,7 @@ from gin.errors import ArgumentError, ConfigError, Error, KernelError, TimeoutEr
 from gin.platforms.base import Module, Platform
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
 from gin.platforms.cuda_memory import LEGACY_STREAM, DeviceMemory, Gpu, PinnedMemory, check, driver, library
+from gin.platforms.losses import open_losses, record_bytes
 from gin.ranks import Ranks
 
 __all__ = ["CudaPlatform"]
@@ -61,7 +62,8 @@ class CudaPlatform(Platform):
         self._launched = ""  # the kernel launched last
         self._lost: KernelError | None = None
         self._closed = False
-        self._record = PinnedMemory(self.gpu, _core.record_bytes)
+        self._record = PinnedMemory(self.gpu, record_bytes(config, ranks.size))
+        self.losses = open_losses(config, ranks.size, self._record.address)
         sizes = {
             "epoch": config.contexts * config.signals,
             "base": config.contexts * config.signals,

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 
 from gin import _core
+from gin.backends import lacking_macros
 from gin.config import Config
 from gin.errors import ArgumentError
 from gin.platforms.base import Module, Platform
 from gin.platforms.host_compiler import Compiler
+from gin.platforms.losses import open_losses, record_bytes
+from gin.ranks import Ranks
 
 __all__ = ["HostPlatform"]
 
@@ -33,14 +36,14 @@ class HostPlatform(Platform):
     name = "host"
     emulated = True
 
-    def __init__(self, config: Config, local_size: int, threads: int) -> None:
+    def __init__(self, config: Config, ranks: Ranks, threads: int) -> None:
         """
-        local_size  ranks of this host
-        threads     busy threads that each of them has: kernels, and the progress thread of a proxy
+        threads  busy threads of each rank: kernels, and the progress thread of a proxy
         """
-        self._stream = _core.Stream(spins=spins(local_size, threads))
-        self._compiler = Compiler(config, config.backend)
-        self._record = np.zeros(_core.record_bytes, np.uint8)
+        self._stream = _core.Stream(spins=spins(ranks.local_size, threads))
+        self._compiler = Compiler(config, config.backend, tuple(f"-D{macro}" for macro in lacking_macros(config)))
+        self._record = np.zeros(record_bytes(config, ranks.size), np.uint8)
+        self.losses = open_losses(config, ranks.size, self.record)
         sizes = {
             "epoch": config.contexts * config.signals,
             "base": config.contexts * config.signals,

@@ -126,5 +126,20 @@ def _explain(entry: str, unit: str, stderr: str) -> str:
         return f"the source has no __global__ function, so no kernel {entry!r}"
     if f"'{entry}'" in stderr and "gin-entry" in stderr and "kernel.cu:" not in stderr:
         return f"the source has no kernel named {entry!r}; it has {', '.join(dict.fromkeys(kernels))}"
+    if said := _own_words(stderr):
+        return f"kernel {entry!r} does not compile: {said}\n{stderr.strip()}"
     hint = "" if "gin/gin.cuh" in unit or "gin::" not in unit else " (it does not include <gin/gin.cuh>)"
     return f"kernel {entry!r} does not compile{hint}:\n{stderr.strip()}"
+
+
+def _own_words(stderr: str) -> str:
+    """What gin's headers say of a wrong call, with the line that makes it; empty where it is something else."""
+    said = re.search(r"static assertion failed[^\n]*?: \"?(gin: [^\n]+?)\"?$", stderr, re.MULTILINE)
+    if said is None:
+        return ""
+    before = stderr[: said.start()].rpartition("In instantiation of")[2]
+    calls = re.search(rf"^{SOURCE_NAME}:(\d+):", before, re.MULTILINE) or re.search(
+        rf"^{SOURCE_NAME}:(\d+):", stderr[said.end() :], re.MULTILINE
+    )
+    line = f"{SOURCE_NAME}:{calls[1]}: " if calls else ""
+    return line + said[1]

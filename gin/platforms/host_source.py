@@ -19,6 +19,10 @@ _COMMON = (
     # A frame larger than a page must still meet the guard page.
     "-fstack-clash-protection",
     "-fno-exceptions",
+    # Of a source with several kernels, the __shared__ variables of the others are no part of a block's.
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-Wl,--gc-sections",
     "-include",
     "gin_host.h",
 )

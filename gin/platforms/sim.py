@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gin import _core
 from gin.config import Config
-from gin.errors import ArgumentError
+from gin.errors import ArgumentError, KernelError
 from gin.platforms.base import Module
 from gin.platforms.host import HostPlatform
+from gin.platforms.losses import open_losses, record_bytes
+from gin.sim.crash import crash_error
 from gin.sim.events import WindowPlace
 from gin.sim.job import Place
 from gin.sim.modules import Modules
@@ -38,12 +39,13 @@ class SimPlatform(HostPlatform):
             "counter": config.contexts * config.counters,
             "counter_base": config.contexts * config.counters,
         }
-        starts = np.cumsum([_core.record_bytes // 8, *sizes.values()])
+        starts = np.cumsum([record_bytes(config, place.job.size) // 8, *sizes.values()])
         # One array for all ranks, so that one takes memory only for the words that its kernels touch.
         everybody = place.job.words(self._group, int(starts[-1]) + 1)
         whole = everybody[place.rank]
         self._record = whole[: starts[0]].view(np.uint8)
         self._words = {name: whole[start:] for name, start in zip(sizes, starts, strict=False)}
+        self.losses = open_losses(config, place.job.size, self.record)
 
     def keep(self, *things: Any) -> None:
         """Kernels may use these until the job has ended, whatever becomes of the rank's program."""
@@ -105,8 +107,15 @@ class SimPlatform(HostPlatform):
         self.simulation.launch(self._place.rank, module, args, grid, block, shared, library, name)
 
     def synchronize(self, timeout: float | None) -> None:
-        self._job.wait_launches(self._place.rank)
-        self.simulation.raise_error(self._place.rank)
+        rank = self._place.rank
+        self._job.wait_launches(rank)
+        try:
+            self.simulation.raise_error(rank)
+        except KernelError as error:
+            crash = self.simulation.crash(rank)
+            if crash is None:
+                raise
+            raise crash_error(rank, str(error), *crash) from None
 
     def captured(self) -> str:
         text: str = self.simulation.captured(self._place.rank)

@@ -77,7 +77,8 @@ def join(config: Config, bootstrap: object | None = None, *, rank: int | None = 
         secret = job_secret(config.job_secret, same_user_proved=endpoint.kind == "unix")
         job = f"{ranks.job:.200}" if config.rendezvous is None else "given"  # an address that is given is the job's own
         store = _open(ranks, config, endpoint, secret, (job, ranks.size, openings.count))
-        openings.count += 1  # once the job is complete, so that a failed try can be repeated
+        # Once the job is complete, so that a failed try can be repeated; by the count of ranks that were not started again.
+        openings.count = store.opening + 1
         return store
 
 
@@ -105,9 +106,9 @@ def _open(
             "host": socket.gethostname(),
         }
         connection, decoder = reach(endpoint, hello, secret, seconds)
-    store = NetworkStore(ranks, seconds, connection, decoder, hosting)
+    store = NetworkStore(ranks, seconds, connection, decoder, hosting, config.on_peer_failure == "peer")
     try:
-        _meet(store, ranks, endpoint)
+        _meet(store, ranks, endpoint, key[2])
     except BaseException as error:
         if not isinstance(error, Error):
             store.fail(f"{type(error).__name__} while joining")
@@ -116,10 +117,10 @@ def _open(
     return store
 
 
-def _meet(store: Store, ranks: Ranks, endpoint: Endpoint) -> None:
-    """Waits for all ranks, and learns which share a host."""
+def _meet(store: Store, ranks: Ranks, endpoint: Endpoint, opening: int) -> None:
+    """Waits for all ranks, and learns which share a host and how often they have opened the job before."""
     try:
-        hosts = store.allgather("joining the job", host_identity().encode())
+        answers = store.allgather("joining the job", f"{opening} {host_identity()}".encode())
     except TimeoutError as error:
         raise BootstrapTimeoutError(
             f"{error}. Rank {ranks.rank} of {ranks.size} ({ranks.source}) waits at {endpoint}"
@@ -128,7 +129,9 @@ def _meet(store: Store, ranks: Ranks, endpoint: Endpoint) -> None:
         ) from None
     except RemoteError as error:
         raise BootstrapError(str(error), record=error.record) from None
-    store.hosts = tuple(host.decode() for host in hosts)
+    counts, hosts = zip(*(answer.decode().split(" ", 1) for answer in answers), strict=True)
+    store.opening = max(map(int, counts))
+    store.hosts = hosts
     here = [rank for rank, host in enumerate(store.hosts) if host == store.hosts[ranks.rank]]
     store.ranks = replace(
         ranks, local_rank=here.index(ranks.rank), local_size=len(here), single_host=len(here) == ranks.size

@@ -182,8 +182,9 @@ class NetworkStore(Store):
         connection: socket.socket,
         decoder: Decoder,
         hosting: Hosting | None,
+        goes_on: bool = False,
     ) -> None:
-        super().__init__(ranks, timeout)
+        super().__init__(ranks, timeout, goes_on)
         self.hosts = ()
         self._connection = connection
         self._decoder = decoder
@@ -209,6 +210,9 @@ class NetworkStore(Store):
     def fail(self, reason: str) -> None:
         self._transmit({"op": "fail", "reason": str(reason)[:2000]}, b"", _ANSWER_SECONDS)
         self._set_failure(self.rank, f"rank {self.rank} (this one) failed: {reason}", notify=False)
+
+    def leaving(self) -> None:
+        self._transmit({"op": "leaving"}, b"", _ANSWER_SECONDS)
 
     def close(self, timeout: float = 30.0) -> None:
         with self._state:
@@ -242,7 +246,7 @@ class NetworkStore(Store):
             )
         ranks = tuple(sorted(members))
         with self._state:
-            self._refuse_when_over(tag)
+            self._refuse_when_over(tag, members)
             sequence = self._sequences.get(ranks, 0)
             self._sequences[ranks] = sequence + 1
             key: _Key = (None if len(ranks) == self.size else ranks, sequence)
@@ -250,25 +254,25 @@ class NetworkStore(Store):
         header = {"op": "call", "kind": kind, "tag": tag, "root": root, "group": order, "sequence": sequence}
         try:
             self._transmit(header, bytes(payload), seconds or float("inf"))
-            answer = self._await(key, tag, seconds)
+            answer = self._await(key, tag, members, seconds)
         finally:
             with self._state:
                 del self._answers[key]
         return self._unpack(answer, tag)
 
-    def _refuse_when_over(self, tag: str) -> None:
+    def _refuse_when_over(self, tag: str, members: Sequence[int]) -> None:
         if self._closing:
             raise ConfigError(f"{tag!r} on rank {self.rank}: the communicator is closed")
-        self._raise_failure(tag)
+        self._raise_failure(tag, members)
         if self._ended:
             text = f"{tag!r} on rank {self.rank}: rank 0 has left the job (closed its communicator or ended)"
             raise RemoteError(text, record={"rank": 0})
 
-    def _await(self, key: _Key, tag: str, seconds: float) -> _Answer:
-        """The server's answer to a call. A failure of the job ends the wait, unless the answer is there already."""
+    def _await(self, key: _Key, tag: str, members: Sequence[int], seconds: float) -> _Answer:
+        """The server's answer to a call. A failure that concerns it ends the wait, unless the answer is there already."""
 
         def over() -> bool:
-            return bool(self._answers[key] or self._failure or self._ended or self._closing)
+            return bool(self._answers[key] or self._failed(members) or self._ended or self._closing)
 
         with self._state:
             done = self._state.wait_for(over, seconds or None)
@@ -279,9 +283,9 @@ class NetworkStore(Store):
         with self._state:
             answer = self._answers[key]
             if answer is not None and answer.header.get("kind") == "remote":
-                self._raise_failure(tag)  # why a rank has left, where it said so
+                self._raise_failure(tag, members)  # why a rank has left, where it said so
             if answer is None:
-                self._refuse_when_over(tag)
+                self._refuse_when_over(tag, members)
                 raise TimeoutError(
                     f"{tag!r} on rank {self.rank} did not end within {seconds:g} s, and rank 0 does not answer: its "
                     "process is stopped or busy",
@@ -373,9 +377,9 @@ class NetworkStore(Store):
         for store in list(cls._alive):
             if store._owner != os.getpid():
                 continue
-            if failure is not None and store.failure is None:
+            if failure is not None and not store._failed(()):
                 store.fail(failure)
-            store.close(2.0 if store.failure is not None else 30.0)  # the others know of a failure already
+            store.close(2.0 if store._failed(()) else 30.0)  # the others know of a failure already
 
     @classmethod
     def forget_after_fork(cls) -> None:

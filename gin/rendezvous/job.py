@@ -48,15 +48,17 @@ class Job:
         self.size = size
         self.members: dict[int, str] = {}  # connected ranks, each with its description for messages
         self.departed: set[int] = set()  # said goodbye
-        self.failure: tuple[int, str] | None = None
+        self.seen: set[int] = set()  # have joined
+        self.failures: dict[int, str] = {}  # rank -> reason
         self._send = send
         self._slots: dict[tuple[tuple[int, ...], int], _Slot] = {}
 
     def join(self, rank: int, description: str) -> None:
         """A rank has proved itself. One that comes into a failed job learns so at once."""
         self.members[rank] = description
-        if self.failure is not None:
-            self._send(rank, self._failure_notice(), ())
+        self.seen.add(rank)
+        for failed in self.failures:
+            self._send(rank, self._failure_notice(failed), ())
 
     def call(self, rank: int, sequence: int, call: Call, payload: bytes) -> None:
         """`rank` makes its `sequence`-th call in the group of the call's members. Raises ProtocolError for nonsense."""
@@ -96,20 +98,25 @@ class Job:
             self._answer_error(other, group, sequence, slot.error)
 
     def fail(self, rank: int, reason: str) -> None:
-        """`rank` has failed: the first failure ends the job for everybody."""
-        if self.failure is None:
-            self.failure = (rank, reason)
-            self._slots.clear()
+        """`rank` has failed. Everybody is told, and ends the calls that this leaves without an answer."""
+        if rank not in self.failures:
+            self.failures[rank] = reason
+            self._slots = {place: slot for place, slot in self._slots.items() if rank not in place[0]}
             for other in self.members:
                 if other != rank:
-                    self._send(other, self._failure_notice(), ())
+                    self._send(other, self._failure_notice(rank), ())
+
+    def leaving(self, rank: int) -> None:
+        """`rank` will say goodbye as soon as all that it sent has arrived; it can still fail."""
+        for other in self.members:
+            if other != rank:
+                self._send(other, {"op": "departed", "rank": rank}, ())
 
     def leave(self, rank: int) -> None:
         """`rank` says goodbye. Calls that wait for it cannot end well."""
+        self.leaving(rank)
         self.members.pop(rank, None)
         self.departed.add(rank)
-        for other in self.members:
-            self._send(other, {"op": "departed", "rank": rank}, ())
         for (group, sequence), slot in list(self._slots.items()):
             if slot.error is None and (error := self._departure(group, slot)) is not None:
                 slot.error = error
@@ -158,6 +165,5 @@ class Job:
     def _place(self, group: tuple[int, ...], sequence: int) -> Header:
         return {"group": None if len(group) == self.size else list(group), "sequence": sequence}
 
-    def _failure_notice(self) -> Header:
-        assert self.failure is not None
-        return {"op": "failed", "rank": self.failure[0], "reason": self.failure[1]}
+    def _failure_notice(self, rank: int) -> Header:
+        return {"op": "failed", "rank": rank, "reason": self.failures[rank]}

@@ -20,7 +20,7 @@ from gin.rendezvous.job import Call, Job
 
 __all__ = ["VERSION", "Hosted", "Hosting", "Server"]
 
-VERSION = 1
+VERSION = 2
 
 _HANDSHAKE_SECONDS = 10.0
 _HANDSHAKES_AT_ONCE = 1024
@@ -292,6 +292,8 @@ class Server:
                 hosted.job.expire(rank, group, int(header["sequence"]), float(header["seconds"]))
             case "fail":
                 hosted.job.fail(rank, f"{hosted.job.members[rank]} failed: {header['reason']!s:.2000}")
+            case "leaving":
+                hosted.job.leaving(rank)
             case "bye":
                 hosted.job.leave(rank)
                 self._queue(connection, {"op": "bye"})
@@ -307,7 +309,7 @@ class Server:
         known = [s for s in secrets if proof.verify(hello.get("proof"), s, "client", connection.nonce, hello)]
         key = (str(hello["job"]), int(hello["size"]), int(hello["generation"]))
         rank = int(hello["rank"])
-        hosted = self._jobs.get(key)
+        hosted = self._meant(key, rank)
         if not known and secrets:
             self.refused += 1
             self._refuse(connection, "secret", "")
@@ -323,6 +325,17 @@ class Server:
             self._queue(connection, {"op": "welcome", "proof": answer})
             where = f"process {int(hello['process'])} on {hello['host']!s:.80}"
             self._admit(connection, hosted, rank, f"rank {rank} ({where})")
+
+    def _meant(self, key: tuple[str, int, int], rank: int) -> Hosted | None:
+        """The job that a hello means: that of its key. A process that was started again has not counted the openings before,
+        or the others count more than a rank 0 that was: then the one that still waits for this rank."""
+        exact = self._jobs.get(key)
+        if exact is not None and rank not in exact.job.seen:
+            return exact
+        for (name, size, _), hosted in self._jobs.items():
+            if (name, size) == key[:2] and 0 <= rank < size and rank not in hosted.job.seen:
+                return hosted
+        return None if exact is not None and rank in exact.job.failures and rank not in exact.job.members else exact
 
     def _refuse(self, connection: _Connection, reason: str, text: str) -> None:
         self._queue(connection, {"op": "refused", "reason": reason, "text": text})

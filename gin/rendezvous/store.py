@@ -27,17 +27,19 @@ class Store(abc.ABC):
     its own sequence of calls. `timeout` is in seconds (0: none), by default the store's.
 
     Every call raises TimeoutError naming the ranks that did not come, RemoteError once a rank of the job has failed
-    (naming the first) or one that is needed has left, Error when ranks make different calls. Threads may share a store
-    as long as each group is used by one thread at a time.
+    (naming the first) or one that is needed has left, Error when ranks make different calls. A store that `goes_on` raises
+    for failed ranks of the group alone. Threads may share a store as long as each group is used by one thread at a time.
     """
 
     ranks: Ranks  # after the ranks have met: the local numbers are those of the real hosts
     hosts: tuple[str, ...]  # for each rank, a name of its host that is equal on ranks of one host only
 
-    def __init__(self, ranks: Ranks, timeout: float) -> None:
+    def __init__(self, ranks: Ranks, timeout: float, goes_on: bool = False) -> None:
         self.ranks = ranks
         self.timeout = timeout
-        self._failure: tuple[int, str] | None = None
+        self.goes_on = goes_on
+        self.opening = 0  # how often the job was opened before, by the rank that counts most
+        self._failures: dict[int, str] = {}  # rank -> reason, the first one first
         self._callbacks: list[FailureCallback] = []
         self._state = threading.Condition()
 
@@ -62,7 +64,14 @@ class Store(abc.ABC):
     @property
     def failure(self) -> tuple[int, str] | None:
         """(rank, reason) of the job's first failure, or None."""
-        return self._failure
+        with self._state:
+            return next(iter(self._failures.items()), None)
+
+    @property
+    def failures(self) -> dict[int, str]:
+        """Why each failed rank has failed; the first one alone, unless the store goes on."""
+        with self._state:
+            return dict(self._failures)
 
     @property
     def departed(self) -> frozenset[int]:
@@ -99,12 +108,16 @@ class Store(abc.ABC):
         return self._call("broadcast", tag, payload if self.rank == root and payload else b"", root, group, timeout)[0]
 
     def on_failure(self, callback: FailureCallback) -> None:
-        """Calls `callback(rank, reason)` once, from another thread, when another rank fails; at once if one has."""
+        """Calls `callback(rank, reason)` from another thread when another rank fails; at once if one has.
+
+        Once, unless the store goes on: then once for each rank.
+        """
         with self._state:
             self._callbacks.append(callback)
-            failure = self._failure
-        if failure is not None and failure[0] != self.rank:
-            _notify([callback], failure)
+            failures = list(self._failures.items())
+        for failure in failures:
+            if failure[0] != self.rank:
+                _notify([callback], failure)
 
     def off_failure(self, callback: FailureCallback) -> None:
         """Undoes `on_failure`."""
@@ -114,6 +127,10 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def fail(self, reason: str) -> None:
         """Tells all other ranks that this one has failed."""
+
+    def leaving(self) -> None:
+        """Tells all other ranks that this one is about to close, which may take a while. Where they can be told."""
+        return
 
     @abc.abstractmethod
     def close(self, timeout: float = 30.0) -> None:
@@ -137,20 +154,27 @@ class Store(abc.ABC):
         return None if order == tuple(range(self.size)) else order
 
     def _set_failure(self, rank: int, reason: str, *, notify: bool = True) -> None:
-        """Records the first failure, ends the waits, and tells the callbacks."""
+        """Records the first failure (of each rank where the store goes on), ends the waits, and tells the callbacks."""
         with self._state:
-            if self._failure is not None:
+            if rank in self._failures or (self._failures and not self.goes_on):
                 return
-            self._failure = (rank, reason)
+            self._failures[rank] = reason
             callbacks = list(self._callbacks)
             self._state.notify_all()
         if notify:
             _notify(callbacks, (rank, reason))
 
-    def _raise_failure(self, tag: str) -> None:
-        if self._failure is not None:
-            rank, reason = self._failure
-            raise RemoteError(f"{tag!r} on rank {self.rank} cannot end: {reason}", record={"rank": rank})
+    def _failed(self, members: Sequence[int]) -> list[int]:
+        """The failed ranks without which `members` cannot end a call: any failure is, unless the store goes on."""
+        return [rank for rank in self._failures if not self.goes_on or rank == self.rank or rank in members]
+
+    def _raise_failure(self, tag: str, members: Sequence[int]) -> None:
+        if failed := self._failed(members):
+            reasons = "; ".join(self._failures[rank] for rank in failed)
+            record: dict[str, object] = {"rank": failed[0]}
+            if self.goes_on:
+                record["ranks"] = failed
+            raise RemoteError(f"{tag!r} on rank {self.rank} cannot end: {reasons}", record=record)
 
     def __enter__(self) -> Store:
         return self
@@ -187,5 +211,5 @@ class SoloStore(Store):
         self._order(group)
         if self._closed:
             raise ConfigError(f"{tag!r} on rank 0: the communicator is closed")
-        self._raise_failure(tag)
+        self._raise_failure(tag, (0,))
         return [] if kind == "barrier" else [bytes(payload)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from gin import _core
 from gin.config import Config
 from gin.errors import Error
 from gin.sim.job import Job
@@ -28,6 +29,7 @@ def main(words: list[str]) -> int:
             script = Script.of_module(given.module, tuple(program))
         else:
             script = Script.of_file(program[0], tuple(program[1:]))
+        _core.set_last_words(f"gin run: this was the run of GIN_SEED={job.seed}\n")
         outputs = Outputs(label=given.label)
         try:
             run_script(script, job, outputs)

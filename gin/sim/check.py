@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -9,20 +10,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gin import _core
 from gin.config import Config
 from gin.errors import CompileError, ConfigError, Error, RemoteError, TimeoutError, UnsupportedError
+from gin.sim.crash import SPIN_ADVICE, Fault, Spin
 from gin.sim.events import Trace
-from gin.sim.explain import Story, explain
+from gin.sim.explain import explain
 from gin.sim.job import Deadlock, Job, Place, RankDied, failure_text
 from gin.sim.launch import Script, run_script, write_errors
 from gin.sim.options import simulation_options
 from gin.sim.output import Outputs
+from gin.sim.story import Story
 
 __all__ = ["TURNS", "Failure", "Plan", "Report", "check"]
 
 Sink = Callable[[int, int], None]
 TURNS = 20_000_000  # that a run may take
 _MOST_RECORDED = 300_000  # turns of a run that does not end
+_SPIN_CAUSE = "a loop that never gives way"
+_SPIN_RECORDED_MS = 1000  # that a thread may keep its turn once it is known to keep it for ever
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Failure:
     """The first run that failed."""
 
     seed: int
-    kind: str  # exception, assertion, deadline, deadlock or exit
+    kind: str  # exception, assertion, deadline, deadlock, spin, fault or exit
     rank: int
     error: str  # class and message
     traceback: str
@@ -132,8 +138,9 @@ def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
     """
     report = Report(plan)
     start = time.perf_counter()
-    with _settings(plan.settings):
+    with _settings(plan.settings), contextlib.ExitStack() as stack:
         config = Config.from_sources()
+        stack.callback(_core.set_last_words, "")
         for seed in range(plan.first, plan.first + plan.seeds):
             run = _Run(plan, plan.options(config, seed))
             report.runs += 1
@@ -153,6 +160,9 @@ class _Run:
 
     def __init__(self, plan: Plan, options: Mapping[str, Any], *, trace: bool = False) -> None:
         self.job = Job(plan.ranks, options, trace=trace)
+        _core.set_last_words(
+            f"gin check: seed {self.job.seed} ended this process\nreplay: {plan.replay(self.job.seed)}\n"
+        )
         outputs = Outputs(collect=True, label=True)
         run_script(plan.script, self.job, outputs)
         self.operations = sum(int(job.simulation.operations) for job in self.jobs())
@@ -190,7 +200,7 @@ def _counts(place: Place, faulty: bool) -> bool:
         return False
     if not faulty:
         return True
-    return isinstance(error, Deadlock) or not isinstance(error, Error)
+    return isinstance(error, (Deadlock, Spin, Fault)) or not isinstance(error, Error)
 
 
 def _order(job: Job, place: Place) -> tuple[bool, bool]:
@@ -202,6 +212,10 @@ def _kind(error: BaseException) -> str:
     match error:
         case Deadlock():
             return "deadlock"
+        case Spin():
+            return "spin"
+        case Fault():
+            return "fault"
         case TimeoutError():
             return "deadline"
         case AssertionError():
@@ -222,6 +236,11 @@ def _describe(plan: Plan, config: Config, seed: int, run: _Run) -> Failure:
     options = plan.options(config, seed)
     if run.endless:
         _tell(failure, _Run(plan, {**options, "most_steps": min(plan.turns, _MOST_RECORDED)}, trace=True), seed)
+        return failure
+    if isinstance(error, Spin):
+        limit = min(options["spin_limit_ms"] or _SPIN_RECORDED_MS, _SPIN_RECORDED_MS)
+        recorded = _Run(plan, {**options, "spin_limit_ms": limit}, trace=True)
+        failure.trace, failure.story, failure.story_seed = _trace_of(recorded), Story(_SPIN_CAUSE, SPIN_ADVICE), seed
         return failure
     again = _Run(plan, options, trace=True)
     failure.steady = again.mark == run.mark

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from gin.sim.completion import FLUSH_CAUSE, FLUSH_RULE, flush_after, flushes_for_settled, unflushed_gets
 from gin.sim.events import Event, Trace
+from gin.sim.story import PUTS, Step, Story, applied, arrived, posted, request_name, waited, word
 
-__all__ = ["Step", "Story", "explain"]
-
-_PUTS = ("put", "put_value")
-
-
-@dataclass(frozen=True)
-class Step:
-    """One line of a story: what happened at which rank, and where in the kernel's source it was asked for."""
-
-    time_ns: int
-    rank: int
-    text: str
-    where: str = ""
-
-
-@dataclass
-class Story:
-    """Why a run may have failed. `cause` names the mistake in a few words, `rule` says what the contract promises."""
-
-    cause: str
-    rule: str
-    steps: list[Step] = field(default_factory=list)
-    weight: float = 0.0  # how well it explains the failure
-
-    def document(self) -> dict[str, Any]:
-        """As JSON."""
-        steps = [{"time_ns": s.time_ns, "rank": s.rank, "text": s.text, "where": s.where} for s in self.steps]
-        return {"cause": self.cause, "rule": self.rule, "steps": steps}
+__all__ = ["explain"]
 
 
 def explain(trace: Trace, rank: int | None = None) -> Story | None:
@@ -44,71 +18,16 @@ def explain(trace: Trace, rank: int | None = None) -> Story | None:
     rank  the one that failed, where that is known
     """
     stories = [*_changed_sources(trace), *_overtaken(trace, rank), *_reset_too_early(trace), *_late_bases(trace)]
-    for others in (_unsatisfied(trace), _endless(trace, rank), _too_few(trace, rank)):
+    for others in (
+        _unsatisfied(trace),
+        _endless(trace, rank),
+        flushes_for_settled(trace, rank),
+        unflushed_gets(trace, rank, flushed=False),
+        _too_few(trace, rank),
+        unflushed_gets(trace, rank, flushed=True),
+    ):
         stories += [] if stories else list(others)
     return max(stories, key=lambda story: story.weight, default=None)
-
-
-# -- the events in words -------------------------------------------------------------------------------------------
-
-
-def _name(trace: Trace, number: int) -> str:
-    return f"{trace.post(number).op} #{number}"
-
-
-def _posted(trace: Trace, number: int) -> Step:
-    event, request = trace.post(number), trace.requests[number]
-    words = [f"{event.op} #{number} to rank {event.peer}, context {event.context}"]
-    if event.bytes and event.op != "signal":
-        words.append(trace.place(event))
-    if request.signal is not None:
-        words.append(f"adds to {'ordered ' if event.value2 & 2 else ''}signal {request.signal[1]}")
-    elif event.op in _PUTS:
-        words.append("with a signal" if trace.has_signal(number) else "without a signal")
-    return Step(event.time, event.rank, ", ".join(words), event.where)
-
-
-def _applied(trace: Trace, at: int) -> Step:
-    event = trace.events[at]
-    signal = trace.signal_of(event)
-    which = f"signal {signal[1]} of context {signal[0]}" if signal else "a word"
-    return Step(event.time, event.peer, f"{which} becomes {event.value2} by {_name(trace, event.number)}")
-
-
-def _waited(event: Event) -> Step:
-    if event.kind == "read":
-        text = f"reads {event.value2} from {_word(event)}"
-    else:
-        text = f"{_wait(event)} {'passes its deadline' if event.kind == 'overdue' else 'ends'}: it is {event.value2}"
-    return Step(event.time, event.rank, text, event.where)
-
-
-def _word(event: Event) -> str:
-    """The signal or counter of a wait, read or reset."""
-    what = "counter" if event.op == "wait_counter" else "signal"
-    return f"{what} {event.offset} of context {event.context}"
-
-
-def _wait(event: Event) -> str:
-    """A wait, and for what."""
-    match event.op:
-        case "wait" | "wait_counter":
-            return f"wait for {_word(event)} to reach {event.value}"
-        case "barrier":
-            return f"barrier {event.offset} of context {event.context}, waiting for {event.value},"
-        case _:
-            return f"{event.op} of context {event.context}, waiting for {event.value},"
-
-
-def _arrived(trace: Trace, number: int, after: int) -> Step:
-    """The first bytes of a put that arrive after a place in the trace."""
-    event, request = trace.post(number), trace.requests[number]
-    late = [at for at in request.delivered if at > after]
-    if not late:
-        return Step(trace.events[-1].time, event.peer, f"{_name(trace, number)} has not arrived to the end")
-    piece = trace.events[late[0]]
-    text = f"{trace.place(piece)} of {_name(trace, number)} arrive only now"
-    return Step(piece.time, event.peer, text)
 
 
 # -- a put that something overtook ----------------------------------------------------------------------------------
@@ -116,12 +35,12 @@ def _arrived(trace: Trace, number: int, after: int) -> Step:
 
 def _overtaken(trace: Trace, rank: int | None) -> Iterator[Story]:
     """Waits that ended, by the signal of one request, while an earlier put of its sender to the same rank was under way."""
-    applied: dict[tuple[int, int, int], list[int]] = {}  # (rank, context, id) -> places where the signal grew
+    grew: dict[tuple[int, int, int], list[int]] = {}  # (rank, context, id) -> places where the signal grew
     under_way: dict[tuple[int, int], list[int]] = {}  # (sender, target) -> puts that have not arrived
     total = len(trace.events)
     for at, event in enumerate(trace.events):
         key = (event.rank, event.peer)
-        if event.kind == "post" and event.op in _PUTS and event.bytes:
+        if event.kind == "post" and event.op in PUTS and event.bytes:
             under_way.setdefault(key, []).append(event.number)
         elif event.kind == "deliver" and _last_piece(trace, at, event.number):
             puts = under_way.get(key, [])
@@ -130,9 +49,9 @@ def _overtaken(trace: Trace, rank: int | None) -> Iterator[Story]:
         elif event.kind == "signal":
             signal = trace.signal_of(event)
             if signal is not None:
-                applied.setdefault((event.peer, *signal), []).append(at)
+                grew.setdefault((event.peer, *signal), []).append(at)
         elif event.kind in ("met", "read") and event.op in ("wait", ""):
-            grown = applied.get((event.rank, event.context, event.offset), [])
+            grown = grew.get((event.rank, event.context, event.offset), [])
             for by in reversed(grown[-8:]):
                 story = _overtaking(trace, at, by, under_way)
                 if story is not None:
@@ -164,12 +83,17 @@ def _overtaking(trace: Trace, wait: int, by: int, under_way: dict[tuple[int, int
     if found is None:
         return None
     weight, number, cause, rule = found
+    flush = flush_after(trace, number, trace.requests[signal.number].post)
+    between = []
+    if flush is not None and trace.requests[number].signal is None:
+        cause, rule, between = FLUSH_CAUSE, FLUSH_RULE, [waited(trace.events[flush])]
     steps = [
-        _posted(trace, number),
-        _posted(trace, signal.number),
-        _applied(trace, by),
-        _waited(trace.events[wait]),
-        _arrived(trace, number, wait),
+        posted(trace, number),
+        *between,
+        posted(trace, signal.number),
+        applied(trace, by),
+        waited(trace.events[wait]),
+        arrived(trace, number, wait),
     ]
     return Story(cause, rule, steps, weight)
 
@@ -215,17 +139,17 @@ def _changed_sources(trace: Trace) -> Iterator[Story]:
         post = trace.post(event.number)
         completed = trace.requests[event.number].completed
         steps = [
-            _posted(trace, event.number),
+            posted(trace, event.number),
             Step(
                 event.time,
                 event.rank,
-                f"the source of {_name(trace, event.number)} is read: its bytes have changed since the call",
+                f"the source of {request_name(trace, event.number)} is read: its bytes have changed since the call",
             ),
         ]
         if completed is not None:
             done = trace.events[completed]
             steps.append(
-                Step(done.time, done.rank, f"{_name(trace, event.number)} completes: its source may be reused")
+                Step(done.time, done.rank, f"{request_name(trace, event.number)} completes: its source may be reused")
             )
         rule = (
             f"The source of a {post.op} is read at any time until it has completed. Flush, wait for a ticket or for a "
@@ -258,7 +182,7 @@ def _lost_by_reset(trace: Trace, at: int, by: list[int], lost: int) -> Story:
     event = trace.events[at]
     steps = []
     for place in by[-3:]:
-        steps += [_posted(trace, trace.events[place].number), _applied(trace, place)]
+        steps += [posted(trace, trace.events[place].number), applied(trace, place)]
     what = f"reset of signal {event.offset} of context {event.context}"
     text = f"{what} takes off {event.value}, of which no wait has seen {lost}"
     steps.append(Step(event.time, event.rank, text, event.where))
@@ -289,9 +213,9 @@ def _late_bases(trace: Trace) -> Iterator[Story]:
                 continue
             last = before[-1]
             steps = [
-                _posted(trace, trace.events[last].number),
-                _applied(trace, last),
-                _waited(base),
+                posted(trace, trace.events[last].number),
+                applied(trace, last),
+                waited(base),
                 *_overdue_after(trace, at - 1),
             ]
             rule = (
@@ -305,7 +229,7 @@ def _overdue_after(trace: Trace, at: int) -> list[Step]:
     """The next wait that passed its deadline."""
     for event in trace.events[at + 1 :]:
         if event.kind == "overdue":
-            return [_waited(event)]
+            return [waited(event)]
     return []
 
 
@@ -314,7 +238,7 @@ def _unsatisfied(trace: Trace) -> Iterator[Story]:
     for at, event in enumerate(trace.events):
         if event.kind == "overdue":
             rule = "Nothing that was sent satisfies this wait: too few increments, another signal, context or rank."
-            yield Story("a wait that nothing satisfies", rule, [*_come(trace, event.rank, at), _waited(event)])
+            yield Story("a wait that nothing satisfies", rule, [*_come(trace, event.rank, at), waited(event)])
             return
 
 
@@ -325,7 +249,7 @@ def _come(trace: Trace, rank: int, until: int) -> list[Step]:
         for at, event in enumerate(trace.events[:until])
         if event.kind == "signal" and event.peer == rank and trace.is_users(trace.signal_of(event))
     ]
-    return [_applied(trace, at) for at in places[-6:]]
+    return [applied(trace, at) for at in places[-6:]]
 
 
 def _endless(trace: Trace, rank: int | None) -> Iterator[Story]:
@@ -341,7 +265,7 @@ def _endless(trace: Trace, rank: int | None) -> Iterator[Story]:
         if look[0] not in ("read", "reset"):
             continue
         event = trace.events[at]
-        text = f"looks at {_word(event)} again and again: it is {look[-1]}"
+        text = f"looks at {word(event)} again and again: it is {look[-1]}"
         step = Step(event.time, looking, text, event.where)
         rule = (
             "Nothing that was sent ends this loop: too few increments, another signal, context or rank. A wait has a "
@@ -378,11 +302,11 @@ def _too_few(trace: Trace, rank: int | None) -> Iterator[Story]:
 def _more_came(trace: Trace, wait: int, number: int) -> Story:
     request = trace.requests[number]
     if request.signalled is not None:
-        last = _applied(trace, request.signalled)
+        last = applied(trace, request.signalled)
     else:
-        text = f"what {_name(trace, number)} adds has not come to the end"
+        text = f"what {request_name(trace, number)} adds has not come to the end"
         last = Step(trace.events[-1].time, trace.post(number).peer, text)
-    steps = sorted([_posted(trace, number), _waited(trace.events[wait]), last], key=lambda step: step.time_ns)
+    steps = sorted([posted(trace, number), waited(trace.events[wait]), last], key=lambda step: step.time_ns)
     rule = (
         "More was sent to this signal than the wait asks for. What the additions after it cover may not have arrived when "
         "it ends: wait for all of them."

@@ -15,7 +15,7 @@ from gin.sim.job import Job
 
 __all__ = ["Modules", "writable_variables"]
 
-FLAGS = ("-DGIN_SIM=1",)
+FLAGS = ("-DGIN_SIM=1", "-g1")  # with lines, for where a thread had to be ended
 
 _Key = tuple[Any, ...]
 

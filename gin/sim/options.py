@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = ["FAULTS", "HOST", "AllocationFault", "simulation_options"]
 HOST = "host."  # options that are not the simulation's but the job's
 
 _Options = dict[str, Any]
+_LONGEST_SPIN = 10**9  # ms
 _EARLY = 48  # seeded faults strike one of so many first requests
 
 
@@ -25,7 +27,13 @@ def simulation_options(config: Config, size: int, seed: int | None = None) -> _O
     """
     seed = config.seed if seed is None else seed
     # Poison is for what a put or get moves: a word that put_value is about to change still reads as the old or the new one.
-    options: _Options = {"seed": seed, "policy": config.policy, "hostile": int(config.hostile), "poison": 1}
+    options: _Options = {
+        "seed": seed,
+        "policy": config.policy,
+        "hostile": int(config.hostile),
+        "poison": 1,
+        "spin_limit_ms": min(math.ceil(config.spin_limit * 1000), _LONGEST_SPIN),
+    }
     if config.max_message is not None:
         options["max_message"] = config.max_message
     if config.model is not None:

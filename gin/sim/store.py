@@ -28,7 +28,8 @@ def join(config: Config, place: Place) -> SimStore:
     place.openings += 1
     if number == len(job.meetings):
         job.meetings.append(Meeting(job, number))
-    store = job.meetings[number].enter(place.rank, config.connect_timeout)
+    goes_on = config.on_peer_failure == "peer"
+    store = job.meetings[number].enter(place.rank, config.connect_timeout, goes_on)
     try:
         store.barrier("joining the job")
     except TimeoutError as error:
@@ -62,13 +63,13 @@ class Meeting:
         self.everyone = tuple(range(job.size))
         self.stores: dict[int, SimStore] = {}
         self.departed: set[int] = set()
-        self.failure: tuple[int, str] | None = None
+        self.failures: set[int] = set()
         self._calls: dict[tuple[tuple[int, ...], int], _Call] = {}
 
-    def enter(self, rank: int, timeout: float) -> SimStore:
+    def enter(self, rank: int, timeout: float, goes_on: bool) -> SimStore:
         size = self.job.size
         ranks = Ranks(rank, size, rank, size, "simulator", "simulated", True)
-        store = self.stores[rank] = SimStore(self, ranks, timeout)
+        store = self.stores[rank] = SimStore(self, ranks, timeout, goes_on)
         return store
 
     def call(
@@ -83,7 +84,7 @@ class Meeting:
     ) -> _Call:
         """One rank's part of a collective call; returns when all of the group have come."""
         ranks = self.everyone if group is None else group
-        store.check(tag)
+        store.check(tag, ranks)
         key = (ranks, store.turn(ranks))
         call = self._calls.get(key)
         if call is None:
@@ -123,16 +124,16 @@ class Meeting:
 
     def fail(self, rank: int, reason: str) -> None:
         """The rank has failed: the others are told, and their waits end."""
-        if self.failure is not None:
+        if rank in self.failures:
             return
-        self.failure = (rank, reason)
+        self.failures.add(rank)
         for other in sorted(self.stores):
             self.stores[other].told(rank, reason)
         for call in list(self._calls.values()):
             for waiting in sorted(call.deadlines):
-                self.job.wake(
-                    waiting, RemoteError(f"{call.tag!r} on rank {waiting} cannot end: {reason}", record={"rank": rank})
-                )
+                if rank in call.group or not self.stores[waiting].goes_on:
+                    text = f"{call.tag!r} on rank {waiting} cannot end: {reason}"
+                    self.job.wake(waiting, RemoteError(text, record={"rank": rank}))
 
     def leave(self, rank: int) -> None:
         """The rank has closed its store: calls that need it cannot end."""
@@ -181,8 +182,8 @@ def _left(ranks: Sequence[int]) -> str:
 class SimStore(Store):
     """One rank's side of a meeting."""
 
-    def __init__(self, meeting: Meeting, ranks: Ranks, timeout: float) -> None:
-        super().__init__(ranks, timeout)
+    def __init__(self, meeting: Meeting, ranks: Ranks, timeout: float, goes_on: bool) -> None:
+        super().__init__(ranks, timeout, goes_on)
         self.hosts = meeting.hosts
         self.meeting = meeting
         self.closed = False
@@ -209,11 +210,11 @@ class SimStore(Store):
         """A rank of the job has failed."""
         self._set_failure(rank, reason, notify=rank != self.rank and not self.closed)
 
-    def check(self, tag: str) -> None:
+    def check(self, tag: str, members: Sequence[int]) -> None:
         """Raises unless a collective call can begin."""
         if self.closed:
             raise ConfigError(f"{tag!r} on rank {self.rank}: the communicator is closed")
-        self._raise_failure(tag)
+        self._raise_failure(tag, members)
 
     def turn(self, group: tuple[int, ...]) -> int:
         """How many calls this rank has made in a group before."""

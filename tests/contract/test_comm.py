@@ -200,6 +200,19 @@ def test_windows_as_arrays(world):
         for dtype, shape in wrong:
             with pytest.raises(gin.ArgumentError, match="48"):
                 window.array(dtype, shape)
+        nonsense = [("no type", 1), ("O", 1), ("S", None), ("S0", 3), (("i4", (2,)), None), ("i4", "ab"), ("i4", 1.5),
+                    ("i4", [1.5]), ("i4", object()), ("i4", (2, None)), ([("a", "O")], 1), (3, 1)]  # fmt: skip
+        for dtype, shape in nonsense:
+            with pytest.raises(gin.ArgumentError, match=r"dtype|shape"):
+                window.array(dtype, shape)
+        for use in (
+            lambda: window.read("no type"), lambda: window.read("i4", 1.5), lambda: window.read("i4", 1, "x"),
+            lambda: window.read("S"), lambda: window.write([object()]), lambda: window.write([[1], [2, 3]]),
+            lambda: window.write([1], 0.5),
+        ):  # fmt: skip
+            with pytest.raises(gin.ArgumentError, match=r"dtype|count|offset|values"):
+                use()
+        assert window.array([("a", "i4"), ("b", "f8")], 4).dtype.names == ("a", "b")
         shared = np.from_dlpack(window)
         assert shared.ctypes.data == window.address and window.__dlpack_device__() == (1, 0)
         shared[0] = 99

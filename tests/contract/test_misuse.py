@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from worlds import World
 
 import gin
 
+ONE = World("ibrc_proxy", "native")  # for what is the same everywhere
 HEAD = '#include <gin/gin.cuh>\nextern "C" __global__ void k(gin::Comm comm, gin::Window w) { gin::Context net(comm); '
 
 
@@ -73,6 +75,80 @@ def test_a_source_tree_without_its_extension_says_so(tmp_path):
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     )
     assert done.returncode and "is gin's source tree" in done.stderr
+
+
+GROUPS = (
+    "put({}, 0, w, 0, w, 8, 8)", "get({}, 0, w, 0, w, 8, 8)", "iput({}, 0, w, 0, 8, w, 0, 8, 8, 1)",
+    "iget({}, 0, w, 0, 8, w, 0, 8, 8, 1)", "wait({}, 0u, 1ull)", "wait({}, 0u, 1ull, 5ull)", "wait({}, gin::Ticket{})",
+    "wait_any({}, nullptr, nullptr, 0)", "wait_all({}, nullptr, nullptr, 0)",
+    "wait_some({}, nullptr, nullptr, 0, nullptr, nullptr)",
+    "wait_counter({}, 0, 1)", "flush({})", "fence({})", "quiet({})", "barrier({})",
+)  # fmt: skip
+
+
+def test_what_is_no_group_is_refused_with_a_sentence_and_its_line():
+    """In one compilation, with a type for each call: the compiler refuses a type once."""
+    types = " ".join(f"struct No{i} {{}};" for i in range(len(GROUPS)))
+    calls = "\n".join(f"net.{group.replace('{}', f'No{i}{{}}', 1)};" for i, group in enumerate(GROUPS))
+
+    def body(comm):
+        comm.compile(f"{HEAD} {types}\n{calls} }}", "k")
+
+    sentence = "gin: the first argument is not gin::thread, gin::warp or gin::block, the threads that call together"
+    with pytest.raises(gin.CompileError) as caught:
+        ONE.run(1, body)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == f"kernel 'k' does not compile: kernel.cu:3: {sentence}"
+    assert sum(sentence in line for line in lines[1:]) == len(GROUPS)
+
+
+def test_a_group_of_the_users_own_says_that_it_is_one():
+    own = "struct Lone : gin::Thread {};\ntemplate <> struct gin::is_coop<Lone> { static constexpr bool value = true; };\n"
+    source = HEAD.replace("extern", own + "extern", 1) + "net.put(Lone{}, 0, w, 0, w, 8, 8); net.flush(Lone{}); }"
+
+    def body(comm):
+        window = comm.window(64)
+        comm.compile(source, "k").launch(window)
+        comm.synchronize()
+
+    ONE.run(1, body)
+
+
+def test_a_rank_is_named_once_to_the_others():
+    with pytest.raises(gin.RangeError) as caught:
+        run(ONE, "if (net.rank() == 1) net.put_value(5, w, 0, 7); net.wait(gin::thread, 3, 1);", 2, check=True)
+    (note,) = [note for note in caught.value.__notes__ if "rank 0 of 2 also failed" in note]
+    assert re.search(r"RemoteError: rank 1 failed \(process \d+[^)]*\): RangeError: put_value to rank 5 \(", note), note
+
+
+def test_pointers_to_peers_are_checked_as_operations_are(world):
+    run(world, "net.peer_pointer(w, 64, 1 - net.rank());", 2, check=True)  # one past the end is a pointer
+    with pytest.raises(gin.RangeError, match=r"peer_pointer to rank 0 .* asked for 65, the limit is 64"):
+        run(world, "if (net.rank() == 1) net.peer_pointer(w, 65, 0); net.wait(gin::thread, 3, 1);", 2, check=True)
+
+
+def test_a_range_that_the_wire_finds_says_how_to_learn_more():
+    words = r"put to rank 1 .* is out of range: it names no peer, or bytes outside of a window; GIN_CHECK=1"
+    with pytest.raises(gin.RangeError, match=words):
+        run(
+            ONE,
+            "if (net.rank() == 0) net.put(gin::thread, 1, w, 1 << 20, w, 0, 8); net.wait(gin::thread, 3, 1);",
+            check=False,
+        )
+
+
+def test_shared_memory_of_other_kernels_is_no_part_of_a_block():
+    body = "__shared__ unsigned char bytes[120 * 1024]; bytes[threadIdx.x] = {}; *(int*)w.local() = bytes[0]; }}\n\n"
+    kernels = "".join(HEAD.replace(" k(", f" {name}(") + body.format(value) for name, value in (("a", 5), ("b", 6)))
+
+    def main(comm):
+        window = comm.window(64)
+        for name, value in (("a", 5), ("b", 6)):
+            comm.compile(kernels.replace("#include", "\n#include"), name).launch(window)
+            comm.synchronize()
+            assert window.array("i4")[0] == value
+
+    ONE.run(1, main)
 
 
 @pytest.mark.parametrize("wait", ["flush", "quiet"])

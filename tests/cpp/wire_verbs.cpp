@@ -1,5 +1,6 @@
 // The verbs wire: three ranks of one process on one device, each verb, what it refuses, and what happens when a peer goes.
 // Without a usable device only what is refused is tested, unless GIN_TEST_VERBS=1 demands one.
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
@@ -21,14 +22,20 @@ constexpr double patience = 30;  // seconds
 
 using Clock = std::chrono::steady_clock;
 
+std::vector<std::string> usable_devices() {
+  std::vector<std::string> names;
+  try {
+    for (const VerbsPort& port : verbs_ports())
+      if (port.usable) names.push_back(port.device);
+  } catch (const Error&) {
+  }
+  return names;
+}
+
 bool usable() {
   const char* demanded = std::getenv("GIN_TEST_VERBS");
   if (demanded && std::string(demanded) == "1") return true;
-  try {
-    for (const VerbsPort& port : verbs_ports())
-      if (port.usable) return true;
-  } catch (const Error&) {
-  }
+  if (!usable_devices().empty()) return true;
   std::puts("skip: no usable RDMA device");
   return false;
 }
@@ -36,10 +43,17 @@ bool usable() {
 #define NEEDS_DEVICE() \
   if (!usable()) return
 
-// Memory, a fabric and an endpoint of one rank.
+#define NEEDS_TWO_DEVICES()                              \
+  if (usable_devices().size() < 2) {                     \
+    std::puts("skip: fewer than 2 usable RDMA devices"); \
+    return;                                              \
+  }
+
+// Memory, a fabric and an endpoint of one rank, or two.
 struct Rank {
-  Rank(uint32_t rank, uint32_t size, const Options& options)
+  Rank(uint32_t rank, uint32_t size, const Options& options, uint32_t endpoints = 1)
       : fabric(make_fabric("verbs", rank, size, options)), endpoint(fabric->endpoint()), bytes(data_bytes) {
+    if (endpoints == 2) other = fabric->endpoint();
     exported_control = fabric->add_region(control, words, sizeof(words));
     exported_data = fabric->add_region(data, bytes.data(), data_bytes);
     fabric->add_region(result, results, sizeof(results));
@@ -72,7 +86,7 @@ struct Rank {
   }
 
   std::unique_ptr<Fabric> fabric;
-  std::unique_ptr<Endpoint> endpoint;
+  std::unique_ptr<Endpoint> endpoint, other;
   std::vector<char> bytes;
   alignas(64) uint64_t words[control_words] = {};
   alignas(64) uint64_t results[8] = {};
@@ -80,8 +94,8 @@ struct Rank {
 };
 
 struct Job {
-  explicit Job(uint32_t size, const Options& options = {}) {
-    for (uint32_t r = 0; r < size; ++r) ranks.push_back(std::make_unique<Rank>(r, size, options));
+  explicit Job(uint32_t size, const Options& options = {}, uint32_t endpoints = 1) {
+    for (uint32_t r = 0; r < size; ++r) ranks.push_back(std::make_unique<Rank>(r, size, options, endpoints));
     for (uint32_t r = 0; r < size; ++r) {
       for (uint32_t p = 0; p < size; ++p) {
         ranks[r]->fabric->import_region(control, p, ranks[p]->exported_control, nullptr);
@@ -138,6 +152,65 @@ CASE(refuses_unknown_options) {
 
 CASE(refuses_a_device_that_does_not_exist) {
   CHECK_THROWS(Error, "verbs", make_fabric("verbs", 0, 1, {{"ib_hca", "no_such_device"}}));
+}
+
+CASE(refuses_a_local_rank_that_ib_hca_leaves_out) {
+  const Options options = {{"ib_hca", "mlx5_0,mlx5_1/mlx5_2"}, {"local_rank", "2"}};
+  CHECK_THROWS(Error, "for 2 ranks of a host, and this is local rank 2", make_fabric("verbs", 0, 1, options));
+  CHECK_THROWS(Error, "for 1 ranks of a host", make_fabric("verbs", 0, 1, {{"ib_hca", "a/"}, {"local_rank", "1"}}));
+  CHECK_THROWS(Error, "no device for local rank 1",
+               make_fabric("verbs", 0, 1, {{"ib_hca", "a//b"}, {"local_rank", "1"}}));
+}
+
+CASE(refuses_more_nics_than_there_are) {
+  NEEDS_DEVICE();
+  CHECK_THROWS(Error, "GIN_IB_NICS is 8", make_fabric("verbs", 0, 1, {{"ib_nics", "8"}}));
+  CHECK_THROWS(Error, "ib_nics", make_fabric("verbs", 0, 1, {{"ib_nics", "9"}}));
+}
+
+CASE(each_local_rank_has_the_device_named_for_it) {
+  NEEDS_TWO_DEVICES();
+  const std::vector<std::string> names = usable_devices();
+  for (const char* rank : {"0", "1"}) {
+    const std::string mine = names[std::string(rank) == "1"];
+    const std::vector<VerbsUse> used = verbs_used({{"ib_hca", names[0] + "/" + names[1]}, {"local_rank", rank}});
+    CHECK_EQ(used.size(), size_t(1));
+    CHECK(used[0].port.starts_with(mine));
+    CHECK_CONTAINS(used[0].why, "GIN_IB_HCA for local rank " + std::string(rank));
+  }
+  CHECK(verbs_used({{"local_rank", "0"}})[0].port != verbs_used({{"local_rank", "1"}})[0].port);
+  CHECK(verbs_used({{"local_rank", "0"}})[0].port == verbs_used({{"local_rank", "2"}})[0].port);
+}
+
+CASE(endpoints_take_the_nics_of_a_rank_in_turn) {
+  NEEDS_TWO_DEVICES();
+  {
+    Job job(3, {{"ib_nics", "2"}}, 2);
+    const std::vector<std::string> names = usable_devices();
+    for (const std::string& name : names) CHECK_CONTAINS(job[0].fabric->about(), name + " port 1");
+    CHECK_EQ(verbs_live().regions, int64_t(3 * 2 * (3 + 1) + 3 * 2));  // three regions and a board, words of endpoints
+    for (int nic = 0; nic < 2; ++nic) {
+      std::iota(job[0].bytes.begin(), job[0].bytes.end(), char(nic));
+      CHECK(job[0].run(with_signal(request(Verb::put, 1, 3, 5, 100001), 1, 1)).code == Code::ok);
+      CHECK(job[0].settle());
+      CHECK(std::equal(job[0].bytes.begin() + 5, job[0].bytes.begin() + 5 + 100001, job[1].bytes.begin() + 3));
+      CHECK(job[0].run(request(Verb::get, 2, 0, 200000, 4097)).code == Code::ok);
+      const uint64_t before = word_at(job[0], 64);
+      CHECK(job[0].run(atomic(Atomic::fetch_add, 0, 5)).code == Code::ok);
+      CHECK_EQ(word_at(job[0], 64), before + 5);
+      std::swap(job[0].endpoint, job[0].other);
+    }
+    CHECK_EQ(job[1].words[1], 2ull);
+  }
+  const VerbsLive left = verbs_live();
+  CHECK_EQ(left.devices + left.regions + left.completion_queues + left.queue_pairs, int64_t(0));
+}
+
+CASE(ranks_need_equal_numbers_of_nics) {
+  NEEDS_TWO_DEVICES();
+  Rank one(0, 2, {}, 1), two(1, 2, {{"ib_nics", "2"}}, 1);
+  CHECK_THROWS(Error, "GIN_IB_NICS", one.fabric->connect(1, two.fabric->address(0)));
+  CHECK_THROWS(Error, "GIN_IB_NICS", two.fabric->connect(0, one.fabric->address(1)));
 }
 
 CASE(puts_of_every_kind_of_size) {
@@ -265,6 +338,35 @@ CASE(emulated_atomics_lose_nothing) {
   CHECK_EQ(word_at(job[2], 64), 0ull);  // every bit was turned twice
 }
 
+CASE(emulated_atomics_at_once_each_find_another_value) {
+  NEEDS_DEVICE();
+  constexpr uint32_t each = 300;
+  Job job(2);
+  uint32_t old[2][each];
+  size_t posted = 0, ended = 0;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(patience);
+  while (ended < 2 * each && Clock::now() < deadline) {
+    if (posted < 2 * each) {
+      Request x = atomic(Atomic::fetch_add, 1, 1);
+      x.bytes = 4;
+      x.remote_offset = 64 + 4 * (posted % 2);  // both halves of one word of 8 bytes
+      x.local_region = local_address;
+      x.local_offset = uint64_t(uintptr_t(&old[posted % 2][posted / 2]));
+      posted += job[0].endpoint->post(&x, 1);
+    }
+    Completion c[8];
+    const size_t n = job[0].endpoint->poll(c, 8);
+    for (size_t i = 0; i < n; ++i) CHECK(c[i].code == Code::ok);
+    ended += n;
+  }
+  CHECK_EQ(ended, size_t(2 * each));
+  CHECK_EQ(word_at(job[1], 64), uint64_t(each) << 32 | each);
+  for (auto& values : old) {
+    std::sort(values, values + each);
+    for (uint32_t i = 0; i < each; ++i) CHECK_EQ(values[i], i);
+  }
+}
+
 CASE(a_short_queue_takes_ten_thousand_puts) {
   NEEDS_DEVICE();
   Job job(2, {{"queue", "4"}, {"ib_depth", "8"}});
@@ -378,6 +480,40 @@ CASE(a_peer_that_vanishes_under_load) {
     CHECK(c.code == Code::remote);
     CHECK_CONTAINS(verbs_detail(c.detail), "transport retry counter exceeded");
   }
+}
+
+CASE(what_is_under_way_to_an_abandoned_peer_ends_without_retries) {
+  NEEDS_DEVICE();
+  Job job(3, {{"ib_timeout", "21"},
+              {"ib_retry", "6"}});  // a minute until the device gives a peer up, more than our patience
+  job.ranks[1].reset();
+  std::vector<Request> batch;
+  for (uint64_t i = 0; i < 60; ++i) {
+    batch.push_back(with_signal(request(Verb::put, i % 6 ? 1 : 2, 512 * i, 0, 512), 0, 1));
+    batch.back().token = i;
+  }
+  CHECK_EQ(job[0].endpoint->post(batch.data(), batch.size()), batch.size());
+  for (int again = 0; again < 2; ++again) job[0].endpoint->abandon(1);
+  for (const Completion& c : job[0].wait(batch.size())) {
+    CHECK(c.code == (c.token % 6 ? Code::remote : Code::ok));
+    if (c.code != Code::ok) CHECK_CONTAINS(verbs_detail(c.detail), "Flushed");
+  }
+  CHECK(job[0].settle());
+  CHECK(job[0].run(request(Verb::put, 1, 0, 0, 8)).code == Code::remote);
+  CHECK(job[0].run(with_signal(request(Verb::put, 2, 0, 0, 8), 0, 1)).code == Code::ok);
+  CHECK_EQ(job[2].words[0], 11ull);
+}
+
+CASE(an_abandoned_peer_is_not_waited_for) {
+  NEEDS_DEVICE();
+  Job job(2);
+  job[0].endpoint->abandon(1);
+  const std::vector<Completion> news = job[0].wait(1);
+  CHECK_EQ(news.at(0).token, no_request);
+  CHECK(news.at(0).code == Code::remote);
+  CHECK_EQ(news.at(0).peer, 1u);
+  CHECK(job[0].settle());
+  CHECK(job[0].fabric->leave(patience));  // though the other never does
 }
 
 CASE(a_probe_names_who_is_not_reached) {

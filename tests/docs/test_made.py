@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,16 @@ def test_everything_that_gin_exports_is_in_the_reference() -> None:
     text = expanded((ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8"))
     titles = set(re.findall(r"^## `gin\.(\w+)`$", text, re.MULTILINE))
     assert set(gin.__all__) - {"__version__"} <= titles
+
+
+def test_the_commands_help_needs_no_extension(tmp_path: Path) -> None:
+    """The site is built in a source tree, where an installed gin does not help."""
+    shutil.copytree(ROOT / "gin", tmp_path / "gin", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    program = "import sys; sys.path[:0] = sys.argv[1:]; import tables; print(tables.commands())"
+    tools = str(ROOT / "docs" / "tools")
+    command = [sys.executable, "-c", program, tools, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "## gin bench" in done.stdout and "## gin run" in done.stdout, done.stderr
 
 
 def test_signatures_and_properties(tmp_path: Path) -> None:

@@ -22,10 +22,13 @@ CAUSES = {
     "cumulative_signal": "cumulative signal over unordered puts",
     "late_base": "base value read after the peer's first put",
     "reset_in_flight": "reset while increments fly",
+    "get_before_flush": "get read before its flush",
+    "flush_for_settled": "flush taken for remote completion",
 }
 BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
-# NVSHMEM sends a value and its signal as put, fence, signal, and has one context for all: these mistakes cannot show there.
-HARMLESS = {("missing_fence", "nvshmem"), ("other_context", "nvshmem")}
+# NVSHMEM sends a value and its signal as put, fence, signal, has one context for all, and only a quiet to flush with: these
+# mistakes cannot show there.
+HARMLESS = {("missing_fence", "nvshmem"), ("other_context", "nvshmem"), ("flush_for_settled", "nvshmem")}
 RIGHT_SEEDS = int(os.environ.get("GIN_TEST_SEEDS", "60"))  # benchmarks/simulator.py runs 2,000
 
 
@@ -118,14 +121,14 @@ LOOPS = {
 }
 
 
-def program(tmp_path: Path, body: str, more: str = "") -> Script:
-    """A script whose kernel has this body."""
+def program(tmp_path: Path, body: str, more: str = "", before: str = "") -> Script:
+    """A script whose kernel has this body, with lines of Python after and before the launch."""
     path = tmp_path / "program.py"
     path.write_text(
         'import gin\nSOURCE = r"""#include <gin/gin.cuh>\n'
         'extern "C" __global__ void kernel(gin::Comm comm, gin::Window window) {\n  gin::Context net(comm);\n'
         f'  {body}\n}}"""\n'
-        "with gin.init() as comm:\n    window = comm.window(64)\n"
+        f"with gin.init() as comm:\n    window = comm.window(64)\n{before}"
         f'    comm.compile(SOURCE, "kernel").launch(window, block=4)\n    comm.synchronize()\n{more}'
     )
     return Script.of_file(str(path))
@@ -163,6 +166,32 @@ def test_a_wait_for_too_few_is_told(tmp_path: Path) -> None:
     assert failure is not None and failure.kind == "assertion"
     assert failure.story is not None and failure.story.cause == "a wait for too few"
     assert any("wait for signal 0 of context 0 to reach 1 ends" in step.text for step in failure.story.steps)
+
+
+def test_a_get_without_any_flush_is_told(tmp_path: Path) -> None:
+    """The host reads what a kernel has got and not flushed."""
+    body = (
+        "unsigned* words = static_cast<unsigned*>(window.local());\n"
+        "  if (threadIdx.x == 0) words[0] = 5, net.signal(1 - net.rank(), gin::ordered(gin::signal_inc{0}));\n"
+        "  net.wait(gin::block, 0, 1);\n  net.get(gin::block, 1 - net.rank(), window, 0, window, 8, 4);"
+    )
+    oracle = "    assert window.read('u4', 1, 8) == [5]\n    comm.barrier()\n"
+    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200, {"GIN_BACKEND": "ibrc_proxy"})).failure
+    assert failure is not None and failure.kind == "assertion" and failure.story is not None
+    assert failure.story.cause == "get read before its flush"
+    assert any("ends, without a flush" in step.text for step in failure.story.steps)
+
+
+@pytest.mark.parametrize("backend", ["nccl_gin", "ibrc_proxy"])
+def test_a_flush_before_the_hosts_barrier_is_told(backend: str, tmp_path: Path) -> None:
+    body = "net.put(gin::block, 1 - net.rank(), window, 0, window, 32, 32); net.flush(gin::block);"
+    fill = "    window.array('u4')[8:] = 1 + comm.rank\n    comm.barrier()\n"
+    oracle = "    comm.barrier()\n    assert (window.read('u4', 8) == 2 - comm.rank).all()\n    comm.barrier()\n"
+    script = program(tmp_path, body, oracle, fill)
+    failure = check(Plan(script, 2, 0, 200, {"GIN_BACKEND": backend})).failure
+    assert failure is not None and failure.kind == "assertion" and failure.story is not None
+    assert failure.story.cause == "flush taken for remote completion"
+    assert "arrive" in failure.story.steps[-1].text  # late, or not before the end
 
 
 def test_a_source_that_another_thread_writes_too_late_is_told(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ struct Comm {
   static constexpr uint32_t native_only = 1;  // route=native: never load and store a peer's memory
   static constexpr uint32_t all_direct = 2;   // every rank loads and stores every window of every rank
   static constexpr uint32_t mixed = 4;        // some window of a directly reachable peer is not itself reachable
+  static constexpr uint32_t peers_fail = 8;   // on_peer_failure=peer: the loss of a peer is not the job's failure
 
   uint32_t rank, size;
   uint32_t contexts, signals, counters, barriers;
@@ -65,6 +66,9 @@ struct Comm {
   uint64_t* counter_base;  // [contexts][counters] what reset_counter has taken off
   Window control;
   const void* backend;  // the backend's own device-side state
+
+  // With peers_fail: [size + 1] words behind the record, nonzero once that peer is lost; the last, once any is.
+  GIN_HD uint32_t* lost() const { return reinterpret_cast<uint32_t*>(record + 1); }
 
   GIN_HD uint32_t ids() const { return signals + barriers * rounds; }
   GIN_HD ControlLayout layout() const { return {contexts, ids(), size}; }

@@ -24,6 +24,11 @@ struct Found {
   uint32_t index;
 };
 
+// Who is to send what a wait waits for.
+struct from {
+  uint32_t peer;
+};
+
 class Context {
  public:
   // A context by number, 0 to comm.contexts - 1. Free to construct; any thread may use any context.
@@ -86,6 +91,14 @@ class Context {
   template <class Coop>
   GIN_DEVICE Status wait(Coop coop, uint32_t id, uint64_t least, uint64_t timeout_ns GIN_SITE) const;
 
+  // The same for a signal that one peer sends: the story of a wait that fails names the peer. With on_peer_failure=peer the
+  // wait ends with Code::remote, and the job goes on, once the peer is lost and what it sent before is not enough. All
+  // backends.
+  template <class Coop>
+  GIN_DEVICE Status wait(Coop coop, uint32_t id, uint64_t least, from sender GIN_SITE) const;
+  template <class Coop>
+  GIN_DEVICE Status wait(Coop coop, uint32_t id, uint64_t least, from sender, uint64_t timeout_ns GIN_SITE) const;
+
   // The signal's value now; what it covers may be read by the calling thread.
   GIN_DEVICE uint64_t read(uint32_t id GIN_SITE) const;
 
@@ -121,14 +134,23 @@ class Context {
   }
   GIN_DEVICE uint64_t reset_counter(uint32_t id GIN_SITE) const;
 
+  // -- peers that fail -------------------------------------------------------------------------------------------------
+
+  // Whether nothing has failed that concerns the peer: with on_peer_failure=peer (capability `peer_failure`) the peer itself,
+  // otherwise anything in the job. What is sent to a lost peer is dropped: its puts and gets end, its counters count, its
+  // atomics return 0. On a GPU a look at host memory where peers may be lost. All backends.
+  GIN_DEVICE bool alive(uint32_t peer) const;
+
   // -- completion and order ------------------------------------------------------------------------------------------
 
-  // Waits until the sources of this context's puts may be reused and its gets have landed. Says nothing about targets.
+  // Waits until the sources of this context's puts may be reused and its gets have landed, those from lost peers apart. Says
+  // nothing about targets.
   template <class Coop>
   GIN_DEVICE Status flush(Coop coop GIN_SITE) const;
 
   // The same for one peer without waiting: test or wait for the ticket. By one thread. A test asks the library, and takes as
-  // long as its answer: on nvshmem a quiet, on nccl_gin up to some milliseconds while gets are under way.
+  // long as its answer: on nvshmem a quiet, on nccl_gin up to some milliseconds while gets are under way. A wait for the ticket
+  // of a lost peer ends with Code::remote.
   GIN_DEVICE Ticket flush_async(uint32_t peer GIN_SITE) const;
   GIN_DEVICE bool test(Ticket& ticket GIN_SITE) const;
   template <class Coop>
@@ -143,7 +165,8 @@ class Context {
   GIN_DEVICE Status quiet(Coop coop GIN_SITE) const;
 
   // Waits until every rank of `team` has entered. With `drain`, what this context sent before has settled, on every rank,
-  // when it returns. One group of a rank at a time per index; an index, 0 to comm.barriers - 1, serves one team.
+  // when it returns. One group of a rank at a time per index; an index, 0 to comm.barriers - 1, serves one team. Ends with
+  // Code::remote once a member is lost and not all have entered; its members may then see different ends.
   template <class Coop>
   GIN_DEVICE Status barrier(Coop coop, Team team = {}, uint32_t index = 0, bool drain = true GIN_SITE) const;
 

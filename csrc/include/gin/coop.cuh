@@ -55,6 +55,34 @@ struct Block {
   }
 };
 
+// Whether a type is a group. A group of the user's own, which offers the same, says so by a specialisation.
+template <class T>
+struct is_coop {
+  static constexpr bool value = false;
+};
+template <>
+struct is_coop<Thread> {
+  static constexpr bool value = true;
+};
+template <>
+struct is_coop<Warp> {
+  static constexpr bool value = true;
+};
+template <>
+struct is_coop<Block> {
+  static constexpr bool value = true;
+};
+
+namespace impl {
+// Refuses what is no group, in the first statement of each operation that takes one.
+template <class Coop>
+struct ExpectCoop {
+  static_assert(is_coop<Coop>::value,
+                "gin: the first argument is not gin::thread, gin::warp or gin::block, the threads that call together");
+  static constexpr bool value = true;
+};
+}  // namespace impl
+
 #if defined(__CUDACC__)
 #define GIN_CONSTANT static __device__ constexpr
 #else

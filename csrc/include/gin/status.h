@@ -18,7 +18,7 @@ namespace gin {
 enum class Code : uint32_t {
   ok = 0,
   timeout = 1,      // the deadline passed
-  remote = 2,       // a peer, or the path to it, failed
+  remote = 2,       // a peer, or the path to it, failed: the job's failure, or with on_peer_failure=peer that peer's
   range = 3,        // a peer, id, offset or size out of range (GIN_CHECK=1)
   unsupported = 4,  // the backend cannot do it
   internal = 5,     // a broken promise inside gin or the library below it
@@ -38,6 +38,7 @@ enum class Operation : uint32_t {
   atomic = 10,
   barrier = 11,
   launch = 12,
+  peer_pointer = 13,
 };
 
 // The first failure of a rank, written once (device, progress thread or host) and read by the host. `state` is what

@@ -15,6 +15,7 @@ namespace {
 
 std::unique_ptr<Fabric> make_verbs(uint32_t, uint32_t, const Options&) { refuse(); }
 std::vector<VerbsPort> verbs_ports(const Options&) { refuse(); }
+std::vector<VerbsUse> verbs_used(const Options&) { refuse(); }
 VerbsLive verbs_live() { return {}; }
 std::string verbs_detail(uint64_t detail) { return "detail " + std::to_string(detail); }
 

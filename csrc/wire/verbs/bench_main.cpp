@@ -1,9 +1,10 @@
 // The verbs wire alone, between two processes of one host, as perftest's tools measure it:
 //
-//   gin_verbs_bench latency|bandwidth|signal BYTES COUNT
+//   gin_verbs_bench latency|notify|bandwidth|signal BYTES COUNT
 //
-// latency: half the round trip of puts that the other side sees in its memory; bandwidth: puts in batches of 16, 128 under way; signal: from
-// posting an addition to its completion. Prints "median_us <number>" or "GBps <number>".
+// latency: half the round trip of puts that the other side sees in its memory; notify: the same of puts with a signal, by the
+// signal; bandwidth: puts in batches of 16, 128 under way; signal: from posting an addition to its completion. Prints
+// "median_us <number>" or "GBps <number>".
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +58,7 @@ class Side {
   }
 
   // Sources are in the first half of the memory, targets in the second.
-  void put(uint64_t nbytes, size_t count = 1) {
+  void put(uint64_t nbytes, size_t count = 1, bool with_signal = false) {
     Request requests[batch] = {};
     for (Request& r : requests) {
       r.verb = Verb::put;
@@ -65,6 +66,9 @@ class Side {
       r.remote_region = r.local_region = data;
       r.remote_offset = most_bytes;
       r.bytes = nbytes;
+      r.has_signal = with_signal;
+      r.signal_region = control;
+      r.signal_add = 1;
     }
     for (size_t posted = 0; posted < count; reap()) {
       const size_t now = endpoint_->post(requests, count - posted);
@@ -93,6 +97,7 @@ class Side {
   }
 
   size_t under_way() const { return under_way_; }
+  uint64_t signalled() const { return __atomic_load_n(&words_[0], __ATOMIC_ACQUIRE); }
   volatile char& sent(uint64_t i) { return bytes_[i]; }
   volatile char& arrived(uint64_t i) { return bytes_[most_bytes + i]; }
   void leave() { fabric_->leave(5); }
@@ -129,6 +134,21 @@ void latency(Side& side, uint32_t rank, uint64_t nbytes, uint64_t count) {
   if (rank == 0) std::printf("median_us %.3f\n", median(samples));
 }
 
+void notify(Side& side, uint32_t rank, uint64_t nbytes, uint64_t count) {
+  std::vector<double> samples;
+  for (uint64_t i = 1; i <= count; ++i) {
+    const Clock::time_point start = Clock::now();
+    if (rank == 1)
+      while (side.signalled() != i) side.reap();
+    side.put(nbytes, 1, true);
+    if (rank == 0)
+      while (side.signalled() != i) side.reap();
+    samples.push_back(microseconds(Clock::now() - start) / 2);
+  }
+  while (side.under_way()) side.reap();
+  if (rank == 0) std::printf("median_us %.3f\n", median(samples));
+}
+
 void bandwidth(Side& side, uint32_t rank, uint64_t nbytes, uint64_t count) {
   if (rank == 1) return;
   const Clock::time_point start = Clock::now();
@@ -155,7 +175,10 @@ void signals(Side& side, uint32_t rank, uint64_t, uint64_t count) {
 int run(uint32_t rank, int in, int out, const std::string& test, uint64_t nbytes, uint64_t count) {
   try {
     Side side(rank, in, out);
-    (test == "latency" ? latency : test == "bandwidth" ? bandwidth : signals)(side, rank, nbytes, count);
+    (test == "latency"     ? latency
+     : test == "notify"    ? notify
+     : test == "bandwidth" ? bandwidth
+                           : signals)(side, rank, nbytes, count);
     std::fflush(stdout);
     side.exchange("done");
     side.leave();
@@ -171,8 +194,9 @@ int run(uint32_t rank, int in, int out, const std::string& test, uint64_t nbytes
 int main(int argc, char** argv) {
   const std::string test = argc == 4 ? argv[1] : "";
   const uint64_t nbytes = argc == 4 ? std::strtoull(argv[2], nullptr, 10) : 0;
-  if ((test != "latency" && test != "bandwidth" && test != "signal") || nbytes < 1 || nbytes > most_bytes) {
-    std::fprintf(stderr, "usage: gin_verbs_bench latency|bandwidth|signal BYTES COUNT\n");
+  const bool known = test == "latency" || test == "notify" || test == "bandwidth" || test == "signal";
+  if (!known || nbytes < 1 || nbytes > most_bytes) {
+    std::fprintf(stderr, "usage: gin_verbs_bench latency|notify|bandwidth|signal BYTES COUNT\n");
     return 2;
   }
   int down[2], up[2];

@@ -20,10 +20,9 @@ void modify(Queue& queue, ibv_qp_attr& attr, int mask, const char* state, const 
   throw Error(Error::Kind::remote, what);
 }
 
-uint32_t path_mtu(const Core& core, const PortAddress& there) { return std::min(core.device->address.mtu, there.mtu); }
+uint32_t path_mtu(const Device& device, const PortAddress& there) { return std::min(device.address.mtu, there.mtu); }
 
-ibv_ah_attr route(const Core& core, const PortAddress& there) {
-  const Device& device = *core.device;
+ibv_ah_attr route(const Core& core, const Device& device, const PortAddress& there) {
   ibv_ah_attr ah{};
   ah.port_num = uint8_t(device.about.port);
   ah.sl = core.settings.service_level;
@@ -41,32 +40,37 @@ ibv_ah_attr route(const Core& core, const PortAddress& there) {
 
 }  // namespace
 
-std::string path(const Core& core, const PortAddress& there) {
-  const Device& device = *core.device;
+std::string path(const Core& core, uint32_t number, uint32_t peer) {
+  const Device& device = *core.devices[number];
+  const PortAddress& there = core.peers[peer].ports[number];
   const std::string gid = device.about.gid.empty()
                               ? "LID " + std::to_string(device.address.lid)
                               : "GID " + std::to_string(device.about.gid_index) + ", " + device.about.gid;
   const std::string to = there.global ? text(there.gid) : "LID " + std::to_string(there.lid);
-  return device.name() + ", " + gid + " to " + to + ", path MTU " + std::to_string(path_mtu(core, there));
+  return device.name() + ", " + gid + " to " + to + ", path MTU " + std::to_string(path_mtu(device, there));
 }
 
-void connect(Queue& queue, const Core& core, const PeerAddress& address, uint32_t number) {
+void connect(Queue& queue, const Core& core, size_t endpoint) {
   const Settings& s = core.settings;
-  const std::string where = path(core, address.port);
+  const PeerAddress& address = core.peers[queue.peer];
+  const uint32_t number = core.device_of(endpoint);
+  const Device& device = *core.devices[number];
+  const PortAddress& port = address.ports[number];
+  const std::string where = path(core, number, queue.peer);
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
   init.pkey_index = s.pkey_index;
-  init.port_num = uint8_t(core.device->about.port);
+  init.port_num = uint8_t(device.about.port);
   init.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
   modify(queue, init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "initialised", where);
 
   ibv_qp_attr receive{};
   receive.qp_state = IBV_QPS_RTR;
-  receive.ah_attr = route(core, address.port);
-  receive.path_mtu = mtu_code(path_mtu(core, address.port));
-  receive.dest_qp_num = number;
+  receive.ah_attr = route(core, device, port);
+  receive.path_mtu = mtu_code(path_mtu(device, port));
+  receive.dest_qp_num = address.numbers[endpoint];
   receive.rq_psn = address.sequence;
-  receive.max_dest_rd_atomic = uint8_t(std::min(core.device->address.atomics, 255u));
+  receive.max_dest_rd_atomic = uint8_t(std::min(device.address.atomics, 255u));
   receive.min_rnr_timer = 12;
   modify(queue, receive,
          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
@@ -79,7 +83,7 @@ void connect(Queue& queue, const Core& core, const PeerAddress& address, uint32_
   send.retry_cnt = s.retry;
   send.rnr_retry = 7;
   send.sq_psn = core.sequence;
-  send.max_rd_atomic = uint8_t(std::min({core.device->initiated, address.port.atomics, 255u}));
+  send.max_rd_atomic = uint8_t(std::min({device.initiated, port.atomics, 255u}));
   modify(queue, send,
          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
          "ready to send", where);

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Error::Kind;
 
-constexpr const char* format = "gin-verbs-1";
+constexpr const char* format = "gin-verbs-2";
 constexpr uint64_t page = 4096;
 
 std::string hex(const ibv_gid& gid) {
@@ -39,13 +39,19 @@ char* new_pages(uint64_t bytes) {
 
 }  // namespace
 
-Pages::Pages(const Device& device, uint64_t bytes)
-    : memory_(new_pages(bytes)), registration_(device.add(memory_.get(), bytes, false)) {}
+Pages::Pages(std::span<const std::unique_ptr<Device>> devices, uint64_t bytes) : memory_(new_pages(bytes)) {
+  for (const auto& device : devices) registrations_.push_back(device->add(memory_.get(), bytes, false));
+}
 
 std::string PeerAddress::text() const {
   std::ostringstream out;
-  out << format << ' ' << port.lid << ' ' << hex(port.gid) << ' ' << port.mtu << ' ' << port.atomics << ' '
-      << port.global << ' ' << sequence << ' ' << board.address << ' ' << board.key << ' ' << numbers.size();
+  out << format << ' ' << sequence << ' ' << ports.size();
+  for (size_t d = 0; d < ports.size(); ++d) {
+    const PortAddress& port = ports[d];
+    out << ' ' << port.lid << ' ' << hex(port.gid) << ' ' << port.mtu << ' ' << port.atomics << ' ' << port.global
+        << ' ' << boards[d].address << ' ' << boards[d].key;
+  }
+  out << ' ' << numbers.size();
   for (uint32_t number : numbers) out << ' ' << number;
   return out.str();
 }
@@ -53,11 +59,18 @@ std::string PeerAddress::text() const {
 PeerAddress PeerAddress::parse(const std::string& text, uint32_t peer) {
   std::istringstream in(text);
   std::string tag, gid;
-  size_t count = 0;
+  size_t devices = 0, count = 0;
   PeerAddress a;
-  in >> tag >> a.port.lid >> gid >> a.port.mtu >> a.port.atomics >> a.port.global >> a.sequence >> a.board.address >>
-      a.board.key >> count;
-  bool good = in && tag == format && unhex(gid, a.port.gid) && count <= text.size();
+  in >> tag >> a.sequence >> devices;
+  bool good = in && tag == format && devices <= most_nics;
+  if (good) a.ports.resize(devices), a.boards.resize(devices);
+  for (size_t d = 0; good && d < devices; ++d) {
+    PortAddress& port = a.ports[d];
+    in >> port.lid >> gid >> port.mtu >> port.atomics >> port.global >> a.boards[d].address >> a.boards[d].key;
+    good = in && unhex(gid, port.gid);
+  }
+  in >> count;
+  good = good && in && count <= text.size();
   if (good) a.numbers.resize(count);
   for (uint32_t& number : a.numbers) in >> number;
   if (!good || !in)
@@ -70,10 +83,10 @@ Core::Core(uint32_t own_rank, uint32_t ranks, const Settings& options)
     : rank(own_rank),
       size(ranks),
       settings(options),
-      device(open_device(options)),
-      memory(*device, rank, size),
-      board(*device, Board::bytes(size)),
+      devices(open_devices(options)),
+      memory(devices, rank, size),
+      board(devices, Board::bytes(size)),
       sequence(std::random_device{}() & 0xffffff),
-      boards(size) {}
+      peers(size) {}
 
 }  // namespace gin::wire::verbs

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,21 +14,21 @@ namespace gin::wire::verbs {
 
 class VerbsEndpoint;
 
-// Zeroed memory in whole pages, registered as long as it lives.
+// Zeroed memory in whole pages, registered with some devices as long as it lives.
 class Pages {
  public:
-  Pages(const Device& device, uint64_t bytes);
+  Pages(std::span<const std::unique_ptr<Device>> devices, uint64_t bytes);
   char* data() const { return memory_.get(); }
   uint64_t address() const { return uint64_t(uintptr_t(memory_.get())); }
-  uint32_t local_key() const { return registration_->lkey; }
-  uint32_t remote_key() const { return registration_->rkey; }
+  uint32_t local_key() const { return registrations_.front()->lkey; }
+  uint32_t remote_key(uint32_t device) const { return registrations_[device]->rkey; }
 
  private:
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };
   std::unique_ptr<char, Free> memory_;
-  RegionHandle registration_;
+  std::vector<RegionHandle> registrations_;
 };
 
 // Each rank's board is what its peers read and write for the wire's own purposes: one word per peer for its goodbye, and
@@ -44,26 +45,30 @@ struct Board {
 
 // What a rank tells a peer about itself.
 struct PeerAddress {
-  PortAddress port;
-  uint32_t sequence = 0;  // of the first packet
-  Board board;
-  std::vector<uint32_t> numbers;  // queue pairs for that peer, by endpoint
+  std::vector<PortAddress> ports;  // by device
+  std::vector<Board> boards;       // the same board, as each device names it
+  uint32_t sequence = 0;           // of the first packet
+  std::vector<uint32_t> numbers;   // queue pairs for that peer, by endpoint
 
   std::string text() const;
   // Throws gin::Error{config}.
   static PeerAddress parse(const std::string& text, uint32_t peer);
 };
 
+// Endpoint i of every rank is on the rank's device i modulo their number, so that both sides of a context agree, and all
+// additions to a signal are made by one device at its target.
 struct Core {
   Core(uint32_t own_rank, uint32_t ranks, const Settings& options);
 
   const uint32_t rank, size;
   const Settings settings;
-  const std::unique_ptr<Device> device;
+  const Devices devices;
   Memory memory;
   const Pages board;
   const uint32_t sequence;
-  std::vector<Board> boards;  // by peer, once connected
+  std::vector<PeerAddress> peers;  // once connected
+
+  uint32_t device_of(size_t endpoint) const { return uint32_t(endpoint % devices.size()); }
 
   std::mutex mutex;
   std::vector<VerbsEndpoint*> endpoints;  // by number, nullptr for those that are gone

@@ -9,6 +9,8 @@
 #include <fstream>
 
 #include "error.h"
+#include "wire/verbs/nearness.h"
+#include "wire/verbs/registration.h"
 
 namespace gin::wire {
 namespace verbs {
@@ -163,8 +165,8 @@ uint32_t port_count(ibv_device* device) {
   return attr.phys_port_cnt;
 }
 
-std::vector<std::unique_ptr<Device>> inspect_all(const Settings& s) {
-  std::vector<std::unique_ptr<Device>> all;
+Devices inspect_all(const Settings& s) {
+  Devices all;
   for (ibv_device* device : DeviceList()) {
     const std::string name = Library::get().get_device_name(device);
     for (uint32_t port = 1, count = port_count(device); port <= count; ++port)
@@ -173,7 +175,7 @@ std::vector<std::unique_ptr<Device>> inspect_all(const Settings& s) {
   return all;
 }
 
-std::string none_usable(const std::vector<std::unique_ptr<Device>>& all, const Settings& s) {
+std::string none_usable(const Devices& all, const Settings& s) {
   if (all.empty() && s.devices.empty() && !s.port)
     return "wire verbs: libibverbs finds no RDMA device. Load its driver (for Soft-RoCE: modprobe rdma_rxe; rdma link "
            "add "
@@ -190,6 +192,13 @@ std::string none_usable(const std::vector<std::unique_ptr<Device>>& all, const S
   return what;
 }
 
+std::string too_few(const Devices& usable, const Settings& s) {
+  std::string what = "wire verbs: GIN_IB_NICS is " + std::to_string(s.nics) + ", and this rank can use " +
+                     std::to_string(usable.size()) + ":";
+  for (const auto& d : usable) what += " " + d->name();
+  return what + "; set it to less, or see with gin info why the others cannot be used";
+}
+
 std::string memory_limit() {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -198,29 +207,41 @@ std::string memory_limit() {
 
 }  // namespace
 
-RegionHandle Device::add(void* base, uint64_t bytes, bool relaxed) const {
+RegionHandle Device::add(void* base, uint64_t bytes, bool relaxed, std::string* note) const {
   if (bytes == 0) return {};
-  const Library& lib = Library::get();
-  const int access =
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-  ibv_mr* made = relaxed && lib.reg_mr_iova2 ? lib.reg_mr_iova2(domain.get(), base, bytes, uintptr_t(base),
-                                                                access | IBV_ACCESS_RELAXED_ORDERING)
-                                             : lib.reg_mr(domain.get(), base, bytes, access);
-  if (made) return RegionHandle(made);
-  const int error = errno;
-  std::string what = "cannot register " + std::to_string(bytes) + " bytes with " + name() + ": " + reason(error);
-  if (error == ENOMEM || error == EPERM || error == EAGAIN)
+  const Registered done = register_memory(Library::get(), cuda::memory_api(), domain.get(), base, bytes, relaxed);
+  if (done.region) {
+    if (note) *note = done.note;
+    return RegionHandle(done.region);
+  }
+  std::string what = "cannot register " + std::to_string(bytes) + " bytes with " + name() + ": ";
+  if (!done.note.empty()) throw Error(Kind::memory, what + done.note);
+  what += reason(done.error);
+  if (done.error == ENOMEM || done.error == EPERM || done.error == EAGAIN)
     what += ". The locked-memory limit of this process is " + memory_limit() +
             "; raise it (ulimit -l unlimited; in a container --ulimit memlock=-1; under systemd LimitMEMLOCK=infinity)";
   throw Error(Kind::memory, what);
 }
 
-std::unique_ptr<Device> open_device(const Settings& settings) {
-  std::vector<std::unique_ptr<Device>> all = inspect_all(settings), usable;
+Devices open_devices(const Settings& s) {
+  Devices all = inspect_all(s), usable, used;
   for (auto& d : all)
     if (d->about.usable) usable.push_back(std::move(d));
-  if (usable.empty()) throw Error(Kind::unsupported, none_usable(all, settings));
-  return std::move(usable[settings.local_rank % usable.size()]);
+  if (usable.empty()) throw Error(Kind::unsupported, none_usable(all, s));
+  if (usable.size() < s.nics) throw Error(Kind::config, too_few(usable, s));
+  std::vector<Place> places;
+  for (const auto& d : usable) places.push_back(place_of_nic(s.sysfs, d->about.device));
+  const Place here = s.gpu.empty() ? place_of_cpus(s.sysfs) : place_of_gpu(s.sysfs, s.gpu);
+  const std::string whose = s.gpu.empty() ? "this rank's CPUs" : "GPU " + s.gpu;
+  for (Choice& choice : choose(places, here, whose, s.own_devices ? 0 : s.local_rank, s.nics)) {
+    used.push_back(std::move(usable[choice.index]));
+    used.back()->why = std::move(choice.why);
+    if (s.own_devices)
+      used.back()->why += ", of GIN_IB_HCA for local rank " + std::to_string(s.local_rank);
+    else if (!s.devices.empty())
+      used.back()->why += ", of GIN_IB_HCA";
+  }
+  return used;
 }
 
 std::string text(const ibv_gid& gid) {
@@ -241,8 +262,17 @@ ibv_mtu mtu_code(uint32_t bytes) {
 }  // namespace verbs
 
 std::vector<VerbsPort> verbs_ports(const Options& options) {
+  Options of_all = options;
+  if (auto found = of_all.find("ib_hca"); found != of_all.end())
+    std::replace(found->second.begin(), found->second.end(), '/', ',');
   std::vector<VerbsPort> all;
-  for (const auto& d : verbs::inspect_all(verbs::parse(options))) all.push_back(d->about);
+  for (const auto& d : verbs::inspect_all(verbs::parse(of_all))) all.push_back(d->about);
+  return all;
+}
+
+std::vector<VerbsUse> verbs_used(const Options& options) {
+  std::vector<VerbsUse> all;
+  for (const auto& d : verbs::open_devices(verbs::parse(options))) all.push_back({d->name(), d->why});
   return all;
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "wire/verbs/library.h"
 #include "wire/verbs/settings.h"
@@ -20,6 +21,7 @@ struct PortAddress {
 
 struct Device {
   VerbsPort about;
+  std::string why;  // this rank uses it
   ContextHandle context;
   DomainHandle domain;
   PortAddress address;
@@ -28,12 +30,16 @@ struct Device {
 
   std::string name() const { return about.device + " port " + std::to_string(about.port); }
 
-  // Registers memory. Throws gin::Error{memory} with the limit that is too low; nullptr for no bytes.
-  RegionHandle add(void* base, uint64_t bytes, bool relaxed) const;
+  // Registers memory of the host or of a GPU; nullptr for no bytes. `note` gets what is worth telling of a GPU's. Throws
+  // gin::Error{memory} with the limit that is too low, or with what a GPU's memory lacks.
+  RegionHandle add(void* base, uint64_t bytes, bool relaxed, std::string* note = nullptr) const;
 };
 
-// The device that this rank uses. Throws gin::Error{unsupported} with what is wrong with each when none is usable.
-std::unique_ptr<Device> open_device(const Settings& settings);
+using Devices = std::vector<std::unique_ptr<Device>>;
+
+// The devices that this rank uses, `settings.nics` of them. Throws gin::Error{unsupported} with what is wrong with each
+// when none is usable, Error{config} when there are too few.
+Devices open_devices(const Settings& settings);
 
 // A GID as text; an IPv4 address as such.
 std::string text(const ibv_gid& gid);

@@ -16,9 +16,14 @@ using Ends = Entry::Ends;
 constexpr uint64_t page = 4096;
 constexpr uint32_t most_completions = 1u << 15;
 
-uint32_t depth_of(const Core& core) {
-  const uint32_t most = std::max(8u, core.device->most_requests);
-  return std::bit_floor(std::min(std::bit_ceil(core.settings.depth), most));
+uint32_t depth_of(const Settings& settings, const Device& device) {
+  const uint32_t most = std::max(8u, device.most_requests);
+  return std::bit_floor(std::min(std::bit_ceil(settings.depth), most));
+}
+
+uint32_t next_number(Core& core) {
+  std::lock_guard<std::mutex> lock(core.mutex);
+  return uint32_t(core.endpoints.size());
 }
 
 }  // namespace
@@ -53,20 +58,23 @@ uint64_t VerbsEndpoint::Slot::desired(uint64_t word) const {
 
 VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
     : core_(std::move(core)),
-      depth_(depth_of(*core_)),
+      number_(next_number(*core_)),
+      device_(core_->device_of(number_)),
+      depth_(depth_of(core_->settings, *core_->devices[device_])),
       inline_bytes_(core_->settings.inline_bytes),
       relaxed_(core_->settings.relaxed),
       done_(core_->settings.queue),
       most_taken_(core_->settings.queue),
-      words_(*core_->device, 2 * page),
+      words_({&core_->devices[device_], 1}, 2 * page),
       slots_(most_slots),
       entries_(size_t(core_->size) * depth_),
       requests_(chain_length),
       pieces_(chain_length),
       values_(chain_length),
+      domain_(*core_->devices[device_]),
       queues_(core_->size) {
   const Library& lib = Library::get();
-  const Device& device = *core_->device;
+  const Device& device = *core_->devices[device_];
   most_in_flight_ = std::min<size_t>({size_t(core_->size) * depth_, device.most_completions, most_completions});
   completions_ = CqHandle(lib.create_cq(device.context.get(), int(most_in_flight_), nullptr, nullptr, 0));
   if (!completions_)
@@ -81,16 +89,16 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
     Queue& q = queues_[peer];
     q.peer = peer;
     q.entries = entries_.data() + size_t(peer) * depth_;
-    q.pair = QpHandle(lib.create_qp(device.domain.get(), &init));
+    q.pair = QpHandle(lib.create_qp(domain_.get(), &init));
     if (!q.pair)
       throw Error(Error::Kind::memory, device.name() + " makes no queue pair for rank " + std::to_string(peer) + " (" +
                                            std::to_string(depth_) + " requests): " + std::strerror(errno) +
                                            "; set GIN_IB_DEPTH or GIN_CONTEXTS to less");
   }
   for (uint32_t i = most_slots; i-- > 0;) free_slots_.push_back(uint16_t(i));
+  swapping_.reserve(most_slots);
   for (std::vector<Queue*>* list : {&touched_, &ready_, &unsettled_}) list->reserve(core_->size);
   std::lock_guard<std::mutex> lock(core_->mutex);
-  number_ = uint32_t(core_->endpoints.size());
   core_->endpoints.push_back(this);
 }
 
@@ -135,12 +143,12 @@ bool VerbsEndpoint::take(const Request& r) {
   const RemoteRegion *remote = nullptr, *signal = nullptr;
   const LocalRegion* local = nullptr;
   if (r.has_signal) {
-    signal = core_->memory.find(r.signal_region, r.peer);
+    signal = core_->memory.find(r.signal_region, r.peer, device_);
     if (!signal || r.signal_offset % 8 != 0 || !inside(r.signal_offset, 8, signal->bytes))
       return end(r, Code::range, 0);
   }
   if (r.verb != Verb::signal) {
-    remote = core_->memory.find(r.remote_region, r.peer);
+    remote = core_->memory.find(r.remote_region, r.peer, device_);
     if (!remote || !inside(r.remote_offset, r.bytes, remote->bytes)) return end(r, Code::range, 0);
     if (value) {
       if (r.bytes < 1 || r.bytes > 8) return end(r, Code::range, 0);
@@ -164,7 +172,7 @@ bool VerbsEndpoint::take(const Request& r) {
 }
 
 bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
-  const RemoteRegion* remote = core_->memory.find(r.remote_region, r.peer);
+  const RemoteRegion* remote = core_->memory.find(r.remote_region, r.peer, device_);
   if (!remote || (r.bytes != 4 && r.bytes != 8) || !inside(r.remote_offset, r.bytes, remote->bytes))
     return end(r, Code::range, 0);
   const uint64_t target = remote->address + r.remote_offset;
@@ -188,10 +196,34 @@ bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
                   r.compare,
                   0,
                   target & ~uint64_t(7),
-                  remote->key};
+                  remote->key,
+                  no_slot,
+                  no_slot,
+                  no_slot};
   ++taken_;
-  post_slot(slot);
+  if (!join(slot)) post_slot(slot);
   return true;
+}
+
+// Whether an atomic that the device cannot do waits for one on the same 8 bytes, which is under way.
+bool VerbsEndpoint::join(uint16_t number) {
+  const Slot& slot = slots_[number];
+  if (slot.native()) return false;
+  for (uint16_t first : swapping_) {
+    Slot& other = slots_[first];
+    if (other.queue != slot.queue || other.target != slot.target) continue;
+    (other.waiting == no_slot ? other.waiting : slots_[other.last_waiting].follower) = number;
+    other.last_waiting = number;
+    return true;
+  }
+  swapping_.push_back(number);
+  return false;
+}
+
+// What the 8 bytes become, where they are `word`, by an atomic and those that are done with it.
+uint64_t VerbsEndpoint::joint(uint16_t number, uint64_t word) const {
+  for (; number != no_slot; number = slots_[number].follower) word = slots_[number].desired(word);
+  return word;
 }
 
 // One more work request at the end of the queue's chain; the caller says what it sends.
@@ -233,7 +265,7 @@ void VerbsEndpoint::write(Queue& q, const Request& r, const LocalRegion* local, 
   ibv_send_wr& wr = chain(q, IBV_WR_RDMA_WRITE, remote.address + r.remote_offset, remote.key, entry);
   if (fenced) wr.send_flags |= IBV_SEND_FENCE;
   if (local) {
-    pieces_[at] = {uint64_t(uintptr_t(local->base + r.local_offset)), uint32_t(r.bytes), local->key};
+    pieces_[at] = {uint64_t(uintptr_t(local->base + r.local_offset)), uint32_t(r.bytes), local->keys[device_]};
     if (r.bytes <= inline_bytes_) wr.send_flags |= IBV_SEND_INLINE;
   } else {
     values_[at] = r.value;
@@ -245,7 +277,7 @@ void VerbsEndpoint::write(Queue& q, const Request& r, const LocalRegion* local, 
 void VerbsEndpoint::read(Queue& q, const Request& r, const LocalRegion& local, const RemoteRegion& remote,
                          Entry entry) {
   entry.trips = true;
-  pieces_[chained_] = {uint64_t(uintptr_t(local.base + r.local_offset)), uint32_t(r.bytes), local.key};
+  pieces_[chained_] = {uint64_t(uintptr_t(local.base + r.local_offset)), uint32_t(r.bytes), local.keys[device_]};
   chain(q, IBV_WR_RDMA_READ, remote.address + r.remote_offset, remote.key, entry);
 }
 
@@ -258,8 +290,8 @@ void VerbsEndpoint::add(Queue& q, uint64_t target, uint32_t key, uint64_t value,
 // A round trip that says nothing but that everything before it has settled.
 void VerbsEndpoint::read_board(Queue& q) {
   pieces_[chained_] = {words_.address(), 8, words_.local_key()};
-  const Board& board = core_->boards[q.peer];
-  chain(q, IBV_WR_RDMA_READ, board.page(core_->size), board.key, {0, Ends::nothing, false, true, 0});
+  const Board& peers = board(q.peer);
+  chain(q, IBV_WR_RDMA_READ, peers.page(core_->size), peers.key, {0, Ends::nothing, false, true, 0});
 }
 
 // Whether the next write has to wait for the reads before it: relaxed writes may overtake each other in the target's
@@ -278,7 +310,7 @@ void VerbsEndpoint::post_slot(uint16_t number) {
   ibv_send_wr& wr = chain(*slot.queue, adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, slot.target,
                           slot.key, {0, Ends::atomic, false, true, number});
   wr.wr.atomic.compare_add = adds ? slot.operand : slot.native() ? slot.compare : slot.expected;
-  wr.wr.atomic.swap = slot.native() ? slot.operand : slot.desired(slot.expected);
+  wr.wr.atomic.swap = slot.native() ? slot.operand : joint(number, slot.expected);
 }
 
 // Hands every chain to the device, its last work request signalled.
@@ -297,10 +329,22 @@ void VerbsEndpoint::ring() {
 
 // The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails.
 void VerbsEndpoint::refused(Queue& q, int error) {
+  shut(q);
+  lose(q, q.completed, syndrome_of_errno(error));
+}
+
+// The device sends nothing more by the queue pair, and flushes what is in flight.
+int VerbsEndpoint::shut(Queue& q) {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
-  Library::get().modify_qp(q.pair.get(), &attr, IBV_QP_STATE);
-  lose(q, q.completed, syndrome_of_errno(error));
+  return Library::get().modify_qp(q.pair.get(), &attr, IBV_QP_STATE);
+}
+
+// Completions of flushed requests end them, without the retries that a peer which is gone would take.
+void VerbsEndpoint::abandon(uint32_t peer) {
+  Queue& q = queues_[peer];
+  if (q.dead || !q.connected) return;
+  if (shut(q) != 0 || q.posted == q.completed) lose(q, q.completed, syndrome_of_errno(ECANCELED));
 }
 
 // -- from completions to completions ----------------------------------------------------------------------------------
@@ -398,24 +442,44 @@ bool VerbsEndpoint::retire(Queue& q, Completion* completions, size_t count, size
 
 void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
   Slot& slot = slots_[number];
-  Queue& q = *slot.queue;
-  if (!failed) {
-    const auto* words = reinterpret_cast<const uint64_t*>(words_.data());
-    const uint64_t found = __atomic_load_n(&words[1 + number], __ATOMIC_ACQUIRE);
-    const bool changes = !slot.native() && slot.desired(found) != found;
-    if (changes && found != slot.expected && !q.dead) {  // not what was expected: try again
-      slot.expected = found;
-      post_slot(number);
-      ring();
-      return;
-    }
-    failed = changes && found != slot.expected;
+  const auto* words = reinterpret_cast<const uint64_t*>(words_.data());
+  const uint64_t found = failed ? 0 : __atomic_load_n(&words[1 + number], __ATOMIC_ACQUIRE);
+  if (slot.native()) return hand_back(number, found, failed);
+
+  const uint16_t waiting = slot.waiting;
+  const bool late = !failed && found != slot.expected && joint(number, found) != found;  // somebody was faster
+  if (late && !slot.queue->dead) {
+    uint16_t last = number;
+    while (slots_[last].follower != no_slot) last = slots_[last].follower;
+    slots_[last].follower = waiting;
+    slot.waiting = no_slot;
+    slot.expected = found;
+    post_slot(number);
+    return ring();
+  }
+  std::erase(swapping_, number);
+  const uint64_t now = joint(number, found);
+  hand_back(number, found, failed || late);
+  if (waiting == no_slot) return;
+  if (slots_[waiting].queue->dead) return hand_back(waiting, 0, true);
+  slots_[waiting].expected = now;
+  swapping_.push_back(waiting);
+  post_slot(waiting);
+  ring();
+}
+
+// Ends an atomic and those that were done with it.
+void VerbsEndpoint::hand_back(uint16_t number, uint64_t found, bool failed) {
+  while (number != no_slot) {
+    const Slot slot = slots_[number];
     const uint64_t old = slot.part(found);
     if (!failed) std::memcpy(slot.result, &old, slot.bytes);
+    slot.queue->told |= failed;
+    done_.push({slot.token, failed ? Code::remote : Code::ok, slot.queue->peer, failed ? slot.queue->syndrome : 0});
+    free_slots_.push_back(number);
+    if (!slot.native()) found = slot.desired(found);
+    number = slot.follower;
   }
-  q.told |= failed;
-  done_.push({slot.token, failed ? Code::remote : Code::ok, q.peer, failed ? q.syndrome : 0});
-  free_slots_.push_back(number);
 }
 
 bool VerbsEndpoint::settled() {
@@ -441,20 +505,21 @@ bool VerbsEndpoint::settled() {
 
 bool VerbsEndpoint::write_board(uint32_t peer, uint64_t target, uint64_t bytes) {
   Queue& q = queues_[peer];
-  if (!q.connected || q.dead || !has_room(q, 1)) return false;
+  if (q.dead || !has_room(q, 1)) return false;
   pieces_[chained_] = {words_.address() + page, uint32_t(bytes), words_.local_key()};
-  chain(q, IBV_WR_RDMA_WRITE, target, core_->boards[peer].key, {0, Ends::nothing, true, false, 0});
+  chain(q, IBV_WR_RDMA_WRITE, target, board(peer).key, {0, Ends::nothing, true, false, 0});
   ring();
   return true;
 }
 
 bool VerbsEndpoint::probe(uint32_t peer, uint64_t bytes) {
-  return write_board(peer, core_->boards[peer].page(core_->size), std::min(bytes, Board::page_bytes));
+  return queues_[peer].connected &&
+         write_board(peer, board(peer).page(core_->size), std::min(bytes, Board::page_bytes));
 }
 
 bool VerbsEndpoint::say_goodbye(uint32_t peer) {
   std::memset(words_.data() + page, 1, 8);
-  return write_board(peer, core_->boards[peer].goodbye(core_->rank), 8);
+  return queues_[peer].connected && write_board(peer, board(peer).goodbye(core_->rank), 8);
 }
 
 }  // namespace gin::wire::verbs

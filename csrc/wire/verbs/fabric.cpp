@@ -32,7 +32,7 @@ std::string hint(const std::string& size) {
 class VerbsFabric final : public Fabric {
  public:
   VerbsFabric(uint32_t rank, uint32_t size, const Settings& settings)
-      : core_(std::make_shared<Core>(rank, size, settings)), peers_(size) {}
+      : core_(std::make_shared<Core>(rank, size, settings)) {}
 
   std::string add_region(uint32_t region, void* base, uint64_t bytes) override {
     return core_->memory.add(region, base, bytes, core_->settings.relaxed && region != 0);
@@ -43,15 +43,15 @@ class VerbsFabric final : public Fabric {
   void remove_region(uint32_t region) override { core_->memory.remove(region); }
   std::unique_ptr<Endpoint> endpoint() override { return std::make_unique<VerbsEndpoint>(core_); }
   uint64_t max_message() const override {
-    return std::min(core_->settings.max_message, core_->device->about.max_bytes);
+    uint64_t most = core_->settings.max_message;
+    for (const auto& device : core_->devices) most = std::min(most, device->about.max_bytes);
+    return most;
   }
   std::string about() const override {
-    const VerbsPort& p = core_->device->about;
-    return core_->device->name() + ", " + p.link + ", " +
-           (p.gid.empty()
-                ? "LID " + std::to_string(core_->device->address.lid)
-                : "GID " + std::to_string(p.gid_index) + " " + p.gid + (p.gid_type.empty() ? "" : " " + p.gid_type)) +
-           ", MTU " + std::to_string(core_->device->address.mtu);
+    std::string all;
+    for (const auto& device : core_->devices) all += (all.empty() ? "" : "; ") + about(*device);
+    const std::string note = core_->memory.note();
+    return note.empty() ? all : all + "; " + note;
   }
 
   std::string address(uint32_t peer) override;
@@ -60,6 +60,7 @@ class VerbsFabric final : public Fabric {
   bool leave(double seconds) override;
 
  private:
+  static std::string about(const Device& device);
   void probe_size(uint64_t bytes, const std::string& size, Clock::time_point deadline);
   bool drain(VerbsEndpoint& endpoint, Clock::time_point deadline) const;
   bool heard_from(uint32_t peer) const {
@@ -68,30 +69,43 @@ class VerbsFabric final : public Fabric {
   }
 
   std::shared_ptr<Core> core_;
-  std::vector<PortAddress> peers_;
 };
+
+std::string VerbsFabric::about(const Device& device) {
+  const VerbsPort& p = device.about;
+  return device.name() + ", " + p.link + ", " +
+         (p.gid.empty()
+              ? "LID " + std::to_string(device.address.lid)
+              : "GID " + std::to_string(p.gid_index) + " " + p.gid + (p.gid_type.empty() ? "" : " " + p.gid_type)) +
+         ", MTU " + std::to_string(device.address.mtu) + " (" + device.why + ")";
+}
 
 std::string VerbsFabric::address(uint32_t peer) {
   std::lock_guard<std::mutex> lock(core_->mutex);
   PeerAddress a;
-  a.port = core_->device->address;
+  for (uint32_t d = 0; d < core_->devices.size(); ++d) {
+    a.ports.push_back(core_->devices[d]->address);
+    a.boards.push_back({core_->board.address(), core_->board.remote_key(d)});
+  }
   a.sequence = core_->sequence;
-  a.board = {core_->board.address(), core_->board.remote_key()};
   for (VerbsEndpoint* e : core_->endpoints) a.numbers.push_back(e ? e->queue(peer).pair->qp_num : 0);
   return a.text();
 }
 
 void VerbsFabric::connect(uint32_t peer, const std::string& text) {
-  const PeerAddress a = PeerAddress::parse(text, peer);
+  PeerAddress a = PeerAddress::parse(text, peer);
   std::lock_guard<std::mutex> lock(core_->mutex);
   if (a.numbers.size() != core_->endpoints.size())
     throw Error(Kind::config, "rank " + std::to_string(peer) + " has " + std::to_string(a.numbers.size()) +
                                   " endpoints and this rank " + std::to_string(core_->endpoints.size()) +
                                   "; all ranks need equal numbers of contexts (GIN_CONTEXTS)");
-  core_->boards[peer] = a.board;
-  peers_[peer] = a.port;
-  for (size_t i = 0; i < a.numbers.size(); ++i)
-    if (core_->endpoints[i]) verbs::connect(core_->endpoints[i]->queue(peer), *core_, a, a.numbers[i]);
+  if (a.ports.size() != core_->devices.size())
+    throw Error(Kind::config, "rank " + std::to_string(peer) + " uses " + std::to_string(a.ports.size()) +
+                                  " NICs and this rank " + std::to_string(core_->devices.size()) +
+                                  "; all ranks need equal numbers of them (GIN_IB_NICS)");
+  core_->peers[peer] = std::move(a);
+  for (size_t i = 0; i < core_->endpoints.size(); ++i)
+    if (core_->endpoints[i]) verbs::connect(core_->endpoints[i]->queue(peer), *core_, i);
 }
 
 void VerbsFabric::probe(double seconds) {
@@ -120,7 +134,7 @@ void VerbsFabric::probe_size(uint64_t bytes, const std::string& size, Clock::tim
     for (uint32_t peer = 0; peer < core_->size; ++peer) {
       const Queue& q = e->queue(peer);
       if (!q.dead && !pending(peer)) continue;
-      failed += "rank " + std::to_string(peer) + " is not reached (" + path(*core_, peers_[peer]) +
+      failed += "rank " + std::to_string(peer) + " is not reached (" + path(*core_, e->device(), peer) +
                 "): " + (q.dead ? verbs_detail(q.syndrome) : "no answer before the deadline") + ". ";
     }
     if (!failed.empty()) throw Error(Kind::remote, "wire verbs: " + failed + "For each, " + hint(size));

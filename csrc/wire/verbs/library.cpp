@@ -37,6 +37,7 @@ Library load() {
   find(l, "ibv_dealloc_pd", f.dealloc_pd);
   find(l, "ibv_reg_mr", f.reg_mr);
   find(l, "ibv_reg_mr_iova2", f.reg_mr_iova2, false);
+  find(l, "ibv_reg_dmabuf_mr", f.reg_dmabuf_mr, false);
   find(l, "ibv_dereg_mr", f.dereg_mr);
   find(l, "ibv_create_cq", f.create_cq);
   find(l, "ibv_destroy_cq", f.destroy_cq);

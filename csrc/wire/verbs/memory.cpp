@@ -7,13 +7,13 @@
 namespace gin::wire::verbs {
 namespace {
 
-constexpr const char* format = "gin-verbs-region-1";
+constexpr const char* format = "gin-verbs-region-2";
 using Kind = Error::Kind;
 
 }  // namespace
 
-Memory::Memory(const Device& device, uint32_t rank, uint32_t size)
-    : device_(device), rank_(rank), size_(size), table_(std::make_unique<std::atomic<LocalRegion*>[]>(most)) {}
+Memory::Memory(const Devices& devices, uint32_t rank, uint32_t size)
+    : devices_(devices), rank_(rank), size_(size), table_(std::make_unique<std::atomic<LocalRegion*>[]>(most)) {}
 
 std::string Memory::add(uint32_t region, void* base, uint64_t bytes, bool relaxed) {
   if (region >= most)
@@ -28,16 +28,21 @@ std::string Memory::add(uint32_t region, void* base, uint64_t bytes, bool relaxe
   // Whole words of 8 bytes: an atomic of 4 works on the one around it.
   const uint64_t first = uint64_t(uintptr_t(base)) & ~uint64_t(7);
   const uint64_t end = bytes ? (uint64_t(uintptr_t(base)) + bytes + 7) & ~uint64_t(7) : first;
-  added->registration = device_.add(reinterpret_cast<void*>(uintptr_t(first)), end - first, relaxed);
-  const uint32_t remote_key = added->registration ? added->registration->rkey : 0;
-  added->key = added->registration ? added->registration->lkey : 0;
-  added->peers.resize(size_);
-  added->peers[rank_] = {uint64_t(uintptr_t(base)), bytes, remote_key, true};
+  added->remote.resize(devices_.size() * size_);
+  std::ostringstream out;
+  out << format << ' ' << uint64_t(uintptr_t(base)) << ' ' << bytes;
+  for (size_t d = 0; d < devices_.size(); ++d) {
+    std::string note;
+    RegionHandle made = devices_[d]->add(reinterpret_cast<void*>(uintptr_t(first)), end - first, relaxed, &note);
+    if (!note.empty()) note_ = note;
+    const uint32_t remote_key = made ? made->rkey : 0;
+    added->keys.push_back(made ? made->lkey : 0);
+    added->remote[d * size_ + rank_] = {uint64_t(uintptr_t(base)), bytes, remote_key, true};
+    added->registrations.push_back(std::move(made));
+    out << ' ' << remote_key;
+  }
   table_[region].store(added.get(), std::memory_order_release);
   all_.push_back(std::move(added));
-
-  std::ostringstream out;
-  out << format << ' ' << uint64_t(uintptr_t(base)) << ' ' << bytes << ' ' << remote_key;
   return out.str();
 }
 
@@ -51,17 +56,30 @@ void Memory::import(uint32_t region, uint32_t peer, const std::string& exported)
   std::istringstream in(exported);
   std::string tag;
   RemoteRegion remote;
-  if (!(in >> tag >> remote.address >> remote.bytes >> remote.key) || tag != format)
-    throw Error(Kind::config, what + "'" + exported.substr(0, 80) +
-                                  "' was not made by the verbs wire of this version; use one wire on all ranks");
+  in >> tag >> remote.address >> remote.bytes;
+  std::vector<uint32_t> keys(devices_.size());
+  for (uint32_t& key : keys) in >> key;
+  if (!in || tag != format)
+    throw Error(Kind::config,
+                what + "'" + exported.substr(0, 80) +
+                    "' was not made by the verbs wire of this version with as many NICs (GIN_IB_NICS); use "
+                    "one wire and setting on all ranks");
   remote.known = true;
-  found->peers[peer] = remote;
+  for (size_t d = 0; d < keys.size(); ++d) {
+    remote.key = keys[d];
+    found->remote[d * size_ + peer] = remote;
+  }
+}
+
+std::string Memory::note() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return note_;
 }
 
 void Memory::remove(uint32_t region) {
   std::lock_guard<std::mutex> lock(mutex_);
   LocalRegion* found = region < most ? table_[region].exchange(nullptr, std::memory_order_acq_rel) : nullptr;
-  if (found) found->registration.reset();
+  if (found) found->registrations.clear();
 }
 
 }  // namespace gin::wire::verbs

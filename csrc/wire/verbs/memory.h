@@ -21,38 +21,46 @@ struct RemoteRegion {
 struct LocalRegion {
   char* base = nullptr;
   uint64_t bytes = 0;
-  uint32_t key = 0;
-  std::vector<RemoteRegion> peers;
-  RegionHandle registration;
+  std::vector<uint32_t> keys;        // by device
+  std::vector<RemoteRegion> remote;  // by device and peer
+  std::vector<RegionHandle> registrations;
 };
 
+// A region is registered with every device that this rank uses, until it is removed, and its keys are exported together:
+// a peer's device of the same number knows the key of ours.
 // Regions are added, imported and removed by one thread while endpoints of others look them up without a lock.
 class Memory {
  public:
-  Memory(const Device& device, uint32_t rank, uint32_t size);
+  Memory(const Devices& devices, uint32_t rank, uint32_t size);
 
   // What region 0 holds is ordered strictly; others as `relaxed` says.
   std::string add(uint32_t region, void* base, uint64_t bytes, bool relaxed);
   void import(uint32_t region, uint32_t peer, const std::string& exported);
   void remove(uint32_t region);
 
+  // What is worth telling of how a GPU's memory was registered, or nothing.
+  std::string note() const;
+
   // nullptr when there is none.
   const LocalRegion* find(uint32_t region) const {
     return region < most ? table_[region].load(std::memory_order_acquire) : nullptr;
   }
 
-  // The region on a peer, or nullptr when it was not imported.
-  const RemoteRegion* find(uint32_t region, uint32_t peer) const {
+  // The region on a peer as one device reaches it, or nullptr when it was not imported.
+  const RemoteRegion* find(uint32_t region, uint32_t peer, uint32_t device) const {
     const LocalRegion* found = find(region);
-    return found && peer < size_ && found->peers[peer].known ? &found->peers[peer] : nullptr;
+    if (!found || peer >= size_) return nullptr;
+    const RemoteRegion* remote = &found->remote[uint64_t(device) * size_ + peer];
+    return remote->known ? remote : nullptr;
   }
 
  private:
   static constexpr uint32_t most = 1u << 13;  // windows, and a few of the library's own
 
-  const Device& device_;
+  const Devices& devices_;
   uint32_t rank_, size_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::string note_;
   std::unique_ptr<std::atomic<LocalRegion*>[]> table_;
   std::vector<std::unique_ptr<LocalRegion>> all_;  // removed ones as well: an endpoint may still be looking at one
 };

@@ -42,10 +42,10 @@ struct Queue {
   bool failed(uint64_t number) const { return dead && number >= failed_from; }
 };
 
-// Takes a new queue pair to the state where it sends. Throws gin::Error{remote or config} naming both ends.
-void connect(Queue& queue, const Core& core, const PeerAddress& address, uint32_t number);
+// Takes a new queue pair of an endpoint to the state where it sends. Throws gin::Error{remote or config} naming both ends.
+void connect(Queue& queue, const Core& core, size_t endpoint);
 
-// From here to there, for messages: device, addresses, MTU.
-std::string path(const Core& core, const PortAddress& there);
+// From a device here to the peer's of the same number, for messages: device, addresses, MTU.
+std::string path(const Core& core, uint32_t device, uint32_t peer);
 
 }  // namespace gin::wire::verbs

@@ -32,6 +32,14 @@ struct VerbsPort {
 // What is there, whether usable or not. Throws gin::Error{unsupported} without the library.
 std::vector<VerbsPort> verbs_ports(const Options& options = {});
 
+// A port that a rank uses, and why this one.
+struct VerbsUse {
+  std::string port, why;
+};
+
+// What a rank with these options uses. Throws what make_verbs throws.
+std::vector<VerbsUse> verbs_used(const Options& options);
+
 // What this process has open.
 struct VerbsLive {
   int64_t devices, regions, completion_queues, queue_pairs;

@@ -6,3 +6,4 @@ GIN_CAPABILITY(native_counters, true)         // counters complete without block
 GIN_CAPABILITY(flush_covers_all_peers, true)  // one flush completes every peer
 GIN_CAPABILITY(uneven_windows, true)          // memory is taken unevenly by rank (sizes may differ in any case)
 GIN_CAPABILITY(register_memory, true)         // Comm.register of memory allocated elsewhere
+GIN_CAPABILITY(peer_failure, true)            // on_peer_failure=peer: a peer that fails need not end the job

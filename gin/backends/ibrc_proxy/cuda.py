@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from gin import _core
+from gin.backends import lacking_macros
 from gin.backends.base import Job, Region
 from gin.backends.device_memory import CudaBackend, array_span
 from gin.config import Config
 from gin.platforms.cuda_compile import DeviceCode
 from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export
 from gin.platforms.host import spins
+from gin.platforms.losses import proxy_arguments
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,7 @@ class Backend(CudaBackend):
         number = self.regions.take()
         self.control = self._share("control window", number, self._allocate(self.job.control_bytes), wired=False)
         self._share_signals(number)
-        macros = tuple(f"GIN_LACKS_{name.upper()}=1" for name in self.lacks(self.job.config))
-        self.platform.device_code = DeviceCode(self.name, macros=macros)
+        self.platform.device_code = DeviceCode(self.name, macros=lacking_macros(self.job.config))
         self.job.exchange.agree("proxy", self._start)
 
     def window(self, tag: str, nbytes: int) -> Region:
@@ -179,6 +180,7 @@ class Backend(CudaBackend):
             failed=addresses["failed"],
             signals=self._signals.address,
             device_words=self._words.address,
+            **proxy_arguments(self.platform.losses),
         )
         address, nbytes = self._proxy.memory
         self._pinned_rings = PinnedMemory(gpu, nbytes, address)

@@ -129,6 +129,8 @@ class View {
   GIN_IBRC_HD constexpr explicit View(const Descriptor& d, uint64_t more = 1) : d_(d), more_(more) {}
 
   GIN_IBRC_HD constexpr Op op() const { return op_of(d_); }
+  // Operation and flags together: op 4 | has_signal | ordered.
+  GIN_IBRC_HD constexpr uint32_t kind() const { return uint32_t(d_.word[0] >> 57 & 0x3f); }
   GIN_IBRC_HD constexpr bool has_signal() const { return d_.word[0] >> 58 & 1; }
   GIN_IBRC_HD constexpr bool ordered() const { return d_.word[0] >> 57 & 1; }
   GIN_IBRC_HD constexpr uint32_t peer() const { return uint32_t(d_.word[0] >> 40 & 0xffff); }
@@ -139,9 +141,10 @@ class View {
   GIN_IBRC_HD constexpr uint64_t dst_offset() const { return d_.word[1] & ~phase_bit; }
   GIN_IBRC_HD constexpr uint64_t src_offset() const { return d_.word[2] & ~phase_bit; }  // not with an immediate
   GIN_IBRC_HD constexpr uint64_t immediate() const { return src_offset() | d_.word[3] >> 8 << 63; }
-  GIN_IBRC_HD constexpr uint64_t bytes() const { return d_.word[3] & (has_immediate(op()) ? 0xff : max_bytes - 1); }
-  GIN_IBRC_HD constexpr uint64_t signal_add() const { return op() == Op::signal ? immediate() : more_; }
-  GIN_IBRC_HD constexpr uint64_t compare() const { return more_; }
+  GIN_IBRC_HD constexpr uint64_t bytes() const { return has_immediate(op()) ? immediate_bytes() : moved_bytes(); }
+  GIN_IBRC_HD constexpr uint64_t moved_bytes() const { return d_.word[3] & (max_bytes - 1); }  // of a put or get
+  GIN_IBRC_HD constexpr uint64_t immediate_bytes() const { return d_.word[3] & 0xff; }
+  GIN_IBRC_HD constexpr uint64_t more() const { return more_; }
 
  private:
   Descriptor d_;

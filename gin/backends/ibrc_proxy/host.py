@@ -8,6 +8,7 @@ from gin import _core
 from gin.backends import shared_memory
 from gin.config import Config
 from gin.platforms.host import spins
+from gin.platforms.losses import proxy_arguments
 
 
 class Backend(shared_memory.HostBackend):
@@ -30,7 +31,8 @@ class Backend(shared_memory.HostBackend):
         if config.proxy_cpu is not None:
             options["cpu"] = config.proxy_cpu
         layout = (config.contexts, job.ids, job.size)
-        self._proxy = _core.Proxy(self.fabric, layout, config.counters, self.record, options)
+        losses = proxy_arguments(job.platform.losses)
+        self._proxy = _core.Proxy(self.fabric, layout, config.counters, self.record, options, **losses)
         self.connect()
         self.start_proxy()
 

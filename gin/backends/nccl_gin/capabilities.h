@@ -6,3 +6,4 @@ GIN_CAPABILITY(native_counters, true)  // counters complete without blocking the
 GIN_CAPABILITY(flush_covers_all_peers, false)  // one flush completes every peer
 GIN_CAPABILITY(uneven_windows, true)           // memory is taken unevenly by rank (sizes may differ in any case)
 GIN_CAPABILITY(register_memory, true)          // Comm.register of memory allocated elsewhere
+GIN_CAPABILITY(peer_failure, false)  // on_peer_failure=peer: a communicator of NCCL's is over when a rank fails

@@ -129,7 +129,7 @@ extern "C" __global__ void lock(gin::Comm comm, gin::Window guarded, gin::Window
   gin::Context net(comm);
   uint64_t* value = static_cast<uint64_t*>(mine.local());
   uint64_t* found = static_cast<uint64_t*>(out.local());
-  const uint64_t deadline = gin::platform::clock_ns() + 15000000000ull;
+  const uint64_t deadline = gin::platform::clock_ns() + comm.timeout_ns / 4 * 3;
   for (int i = 0; i < times; ++i) {
     while (net.atomic_compare_swap(0, guarded, 0, uint64_t(0), uint64_t(net.rank() + 1)) != 0) {
       if (gin::platform::clock_ns() > deadline) return;

@@ -146,7 +146,7 @@ def settings_of_a_rank(world: World) -> None:
 @case("comm.ranks_that_disagree", promise="init", ranks=(2, 3), opens=True)
 def ranks_that_disagree(world: World) -> None:
     """Ranks that were given different settings where they must not be all learn of whom and what."""
-    others = "rank 0" if world.size == 2 else "ranks 0, 2"
+    others = "rank 0" if world.size == 2 else ", ".join(["ranks 0", *map(str, range(2, world.size))])
     words = f"disagree.*signals: {others}: .*rank 1: "
     world.refuses(
         gin.ConfigError, words, lambda: world.open(signals=65 if world.rank == 1 else 64), "different signals"

@@ -70,7 +70,7 @@ extern "C" __global__ void reset(gin::Comm comm, gin::Window out, int chunks, in
   };
   next_chunk();
   const uint64_t start = gin::platform::clock_ns();
-  while (!net.test(8, net.size() - 1) && gin::platform::clock_ns() - start < 15000000000ull) {
+  while (!net.test(8, net.size() - 1) && gin::platform::clock_ns() - start < comm.timeout_ns / 4 * 3) {
     const uint64_t was = net.reset(7);
     sum += was, ++resets;
     if (was) ++caught, next_chunk();

@@ -17,7 +17,7 @@ extern "C" __global__ void reuse(gin::Comm comm, gin::Window dst, gin::Window sr
   const uint32_t right = (net.rank() + 1) % net.size();
   unsigned char* source = static_cast<unsigned char*>(src.local());
   int* failures = static_cast<int*>(out.local());
-  const uint64_t deadline = gin::platform::clock_ns() + 15000000000ull;
+  const uint64_t deadline = gin::platform::clock_ns() + comm.timeout_ns / 4 * 3;
   for (int round = 0; round < rounds; ++round) {
     for (int i = threadIdx.x; i < bytes; i += blockDim.x) source[i] = round * 3 + i;
     net.put(gin::block, right, dst, uint64_t(round) * bytes, src, 0, bytes, gin::signal_inc{0});

@@ -193,7 +193,7 @@ GROWS = r"""
 #include <gin/gin.cuh>
 extern "C" __global__ void grows(gin::Comm comm, gin::Window out, int count) {
   gin::Context net(comm);
-  const uint64_t all = uint64_t(net.size()) * count, deadline = gin::platform::clock_ns() + 15000000000ull;
+  const uint64_t all = uint64_t(net.size()) * count, deadline = gin::platform::clock_ns() + comm.timeout_ns / 4 * 3;
   uint64_t* found = static_cast<uint64_t*>(out.local());
   if (blockIdx.x == 1) {  // everybody sends to everybody
     for (int i = 0; i < count; ++i) {

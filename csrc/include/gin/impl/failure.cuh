@@ -22,6 +22,12 @@ GIN_DEVICE void* mapped(Channel channel, const Window& window, uint64_t offset, 
 
 GIN_DEVICE bool failed(const Comm& comm) { return load_relaxed(comm.failed) != 0; }
 
+// Whether a peer is lost, of which the job's failure says nothing; for `size`: whether any is. What the peer sent before is
+// seen by whoever looks after this.
+GIN_DEVICE bool lost(const Comm& comm, uint32_t peer) {
+  return (comm.flags & Comm::peers_fail) && load_acquire(&comm.lost()[peer]) != 0;
+}
+
 // The status of a job that has failed.
 GIN_DEVICE Status failure(const Comm& comm) {
   for (uint32_t look = 0; look < 1000000; ++look) {

@@ -8,10 +8,19 @@ namespace gin {
 
 namespace impl {
 
-GIN_DEVICE Status finish(Channel channel, Operation operation, Ticket& ticket) {
+template <class Gone = FromAnybody>
+GIN_DEVICE Status finish(Channel channel, Ticket& ticket, Gone gone = {}) {
   if (!ticket.native) return {};
-  return wait_for(channel.comm, {operation, channel.index, int32_t(ticket.peer), 0},
-                  [&] { return Backend::flush_done(channel, ticket); });
+  return wait_for(
+      channel.comm, {Operation::flush, channel.index, int32_t(ticket.peer), 0},
+      [&] { return Backend::flush_done(channel, ticket); }, gone);
+}
+
+// Where the peer is lost, that nothing is under way any more is no proof that gets from it have landed.
+GIN_DEVICE Status finish_of_peer(Channel channel, Ticket& ticket) {
+  const auto gone = [&] { return lost(channel.comm, ticket.peer); };
+  const Status status = finish(channel, ticket, gone);
+  return status.ok() && gone() ? Status{Code::remote} : status;
 }
 
 GIN_DEVICE Status flush_all(Channel channel) {
@@ -19,7 +28,7 @@ GIN_DEVICE Status flush_all(Channel channel) {
   Status status;
   for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) {
     Ticket ticket = Backend::flush_begin(channel, peer);
-    status = finish(channel, Operation::flush, ticket);
+    status = finish(channel, ticket);
     if (Backend::flush_covers_all_peers_supported) break;
   }
   return status;
@@ -30,9 +39,20 @@ GIN_DEVICE uint32_t barrier_word(const Comm& comm, uint32_t index, uint32_t word
   return comm.signals + index * comm.rounds + word;
 }
 
-GIN_DEVICE Status await_barrier(Channel channel, uint32_t index, uint32_t word, int32_t peer, uint64_t least) {
-  return wait_until(channel.comm, {Operation::barrier, channel.index, peer, index}, least, channel.comm.timeout_ns,
-                    [&] { return raw_signal(channel, word); });
+// Nobody gets past a barrier that a member never enters, so any loss in the team ends it, whoever is waited for now.
+GIN_DEVICE bool misses_a_member(const Comm& comm, Team team) {
+  if (!lost(comm, comm.size)) return false;
+  for (uint32_t i = 0; i < team.members(comm); ++i) {
+    if (lost(comm, team.world(i))) return true;
+  }
+  return false;
+}
+
+GIN_DEVICE Status await_barrier(Channel channel, Team team, uint32_t index, uint32_t word, int32_t peer,
+                                uint64_t least) {
+  return wait_until(
+      channel.comm, {Operation::barrier, channel.index, peer, index}, least, channel.comm.timeout_ns,
+      [&] { return raw_signal(channel, word); }, [&] { return misses_a_member(channel.comm, team); });
 }
 
 // Everybody signals everybody, itself included. Turns make the count exact: a member can only be one barrier ahead, and then
@@ -48,7 +68,7 @@ GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index, bool drai
   for (uint32_t i = 1; i <= members; ++i) {
     send_signal(channel, team.world((me + i) % members), Signal{true, drain, word, 1});
   }
-  return await_barrier(channel, index, word, -1, members * ((turn + (turn & 1)) / 2));
+  return await_barrier(channel, team, index, word, -1, members * ((turn + (turn & 1)) / 2));
 }
 
 // ceil(log2(members)) rounds of one signal each. Drains only direct stores, which every round's release passes on.
@@ -63,7 +83,8 @@ GIN_DEVICE Status disseminate(Channel channel, Team team, uint32_t index) {
   for (uint32_t distance = 1; distance < members && status.ok(); distance *= 2, ++word) {
     fence_system();
     send_signal(channel, team.world((me + distance) % members), Signal{true, false, word, 1});
-    status = await_barrier(channel, index, word, int32_t(team.world((me + members - distance) % members)), turn);
+    const uint32_t before = team.world((me + members - distance) % members);
+    status = await_barrier(channel, team, index, word, int32_t(before), turn);
   }
   return status;
 }
@@ -89,13 +110,14 @@ GIN_DEVICE bool check_barrier(Channel channel, Team team, uint32_t index) {
 
 template <class Coop>
 GIN_DEVICE Status Context::flush(Coop coop GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   if (coop.leader()) {
     status = impl::check_context(channel(), Operation::flush) ? impl::flush_all(channel()) : impl::failure(comm_);
   }
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 GIN_DEVICE Ticket Context::flush_async(uint32_t peer GIN_SITE_HERE) const {
@@ -111,15 +133,17 @@ GIN_DEVICE bool Context::test(Ticket& ticket GIN_SITE_HERE) const {
 
 template <class Coop>
 GIN_DEVICE Status Context::wait(Coop coop, Ticket ticket GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
-  if (coop.leader()) status = impl::finish(channel(), Operation::flush, ticket);
-  return impl::share(comm_, coop, status);
+  if (coop.leader()) status = impl::finish_of_peer(channel(), ticket);
+  return impl::share(coop, status);
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::fence(Coop coop GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
@@ -134,11 +158,12 @@ GIN_DEVICE Status Context::fence(Coop coop GIN_SITE_HERE) const {
       status = Backend::fence(channel());
     }
   }
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::quiet(Coop coop GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   static_assert(Backend::quiet_supported && sizeof(Coop),
                 "gin: this backend has no quiet; use an ordered signal, or barrier with drain");
@@ -150,11 +175,12 @@ GIN_DEVICE Status Context::quiet(Coop coop GIN_SITE_HERE) const {
   } else if (coop.leader() && !impl::never_native(comm_)) {
     status = Backend::quiet(channel());
   }
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool drain GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
@@ -167,7 +193,7 @@ GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool dr
       status = impl::disseminate(channel(), team, index);
     }
   }
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 }  // namespace gin

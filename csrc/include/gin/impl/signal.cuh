@@ -40,6 +40,22 @@ GIN_DEVICE Subject subject(Channel channel, Operation operation, uint32_t id) {
   return {operation, channel.index, -1, id};
 }
 
+// One thread's wait for a signal; `peer` is the sender whose loss ends it, -1 for anybody.
+GIN_DEVICE Status await_signal(Channel channel, uint32_t id, uint64_t least, int32_t peer, uint64_t timeout_ns) {
+  const Comm& comm = channel.comm;
+  if (!check_id(channel, Operation::wait, id, comm.signals) ||
+      (peer >= 0 && !check_peer(channel, Operation::wait, uint32_t(peer)))) {
+    return failure(comm);
+  }
+  // Nobody resets a signal that is waited for, so what was taken off need not be looked up again.
+  const uint64_t base = load_relaxed(&comm.base[signal_slot(channel, id)]);
+  const Status status = wait_until(
+      comm, {Operation::wait, channel.index, peer, id}, least, timeout_ns,
+      [&] { return raw_signal(channel, id) - base; }, [&] { return peer >= 0 && lost(comm, uint32_t(peer)); });
+  if (status.ok()) advance_epoch(channel, id, least);
+  return status;
+}
+
 }  // namespace impl
 
 template <class Remote>
@@ -62,31 +78,46 @@ GIN_DEVICE uint64_t Context::read(uint32_t id GIN_SITE_HERE) const {
 
 template <class Coop>
 GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   return wait(coop, id, least, comm_.timeout_ns GIN_SITE_PASS);
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, uint64_t timeout_ns GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
-  if (coop.leader()) {
-    if (impl::check_id(channel(), Operation::wait, id, comm_.signals)) {
-      // Nobody resets a signal that is waited for, so what was taken off need not be looked up again.
-      const uint64_t base = impl::load_relaxed(&comm_.base[impl::signal_slot(channel(), id)]);
-      status = impl::wait_until(comm_, impl::subject(channel(), Operation::wait, id), least, timeout_ns,
-                                [&] { return impl::raw_signal(channel(), id) - base; });
-      if (status.ok()) impl::advance_epoch(channel(), id, least);
-    } else {
-      status = impl::failure(comm_);
-    }
-  }
-  return impl::share(comm_, coop, status);
+  if (coop.leader()) status = impl::await_signal(channel(), id, least, -1, timeout_ns);
+  return impl::share(coop, status);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, from sender GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
+  return wait(coop, id, least, sender, comm_.timeout_ns GIN_SITE_PASS);
+}
+
+template <class Coop>
+GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, from sender,
+                                uint64_t timeout_ns GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
+  GIN_CALL(coop.leader());
+  coop.sync();
+  Status status;
+  if (coop.leader()) status = impl::await_signal(channel(), id, least, int32_t(sender.peer), timeout_ns);
+  return impl::share(coop, status);
+}
+
+GIN_DEVICE bool Context::alive(uint32_t peer) const {
+  if (!impl::check_peer(channel(), Operation::none, peer) || impl::failed(comm_)) return false;
+  return !impl::lost(comm_, peer);
 }
 
 template <class Coop>
 GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_t* least,
                                    uint32_t count GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
@@ -104,23 +135,25 @@ GIN_DEVICE Found Context::wait_any(Coop coop, const uint32_t* ids, const uint64_
                               });
     if (status.ok()) impl::advance_epoch(channel(), ids[index], least[index]);
   }
-  status = impl::share(comm_, coop, status);
+  status = impl::share(coop, status);
   return {status, coop.broadcast(index)};
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::wait_all(Coop coop, const uint32_t* ids, const uint64_t* least,
                                     uint32_t count GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
   for (uint32_t i = 0; i < count && status.ok() && coop.leader(); ++i) status = wait(thread, ids[i], least[i]);
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 template <class Coop>
 GIN_DEVICE Status Context::wait_some(Coop coop, const uint32_t* ids, const uint64_t* least, uint32_t count,
                                      uint32_t* which, uint32_t* found GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   const Found first = wait_any(coop, ids, least, count);
   if (coop.leader()) {
@@ -156,6 +189,7 @@ GIN_DEVICE uint64_t Context::reset(uint32_t id GIN_SITE_HERE) const {
 
 template <class Coop>
 GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
@@ -167,7 +201,7 @@ GIN_DEVICE Status Context::wait_counter(Coop coop, uint32_t id, uint64_t least G
       status = impl::failure(comm_);
     }
   }
-  return impl::share(comm_, coop, status);
+  return impl::share(coop, status);
 }
 
 GIN_DEVICE uint64_t Context::read_counter(uint32_t id GIN_SITE_HERE) const {

@@ -41,6 +41,7 @@ GIN_DEVICE void put_direct(Channel channel, Coop coop, uint32_t peer, void* to, 
 template <class Coop, class Remote, class Local>
 GIN_DEVICE void Context::put(Coop coop, uint32_t peer, const Window& dst, uint64_t dst_offset, const Window& src,
                              uint64_t src_offset, uint64_t bytes, Remote remote, Local local GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   const impl::Signal signal = impl::to_signal(remote);
   const uint32_t counter = impl::to_counter(local);
@@ -86,6 +87,7 @@ GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t of
 template <class Coop>
 GIN_DEVICE void Context::get(Coop coop, uint32_t peer, const Window& src, uint64_t src_offset, const Window& dst,
                              uint64_t dst_offset, uint64_t bytes GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   if (bytes && impl::check_transfer(channel(), Operation::get, peer, src, src_offset, dst, dst_offset, bytes)) {
@@ -107,6 +109,7 @@ template <class Coop, class Remote>
 GIN_DEVICE void Context::iput(Coop coop, uint32_t peer, const Window& dst, uint64_t dst_offset, uint64_t dst_stride,
                               const Window& src, uint64_t src_offset, uint64_t src_stride, uint64_t element,
                               uint64_t count, Remote remote GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   for (uint64_t i = coop.rank(); i < count; i += coop.size()) {
@@ -125,6 +128,7 @@ template <class Coop>
 GIN_DEVICE void Context::iget(Coop coop, uint32_t peer, const Window& src, uint64_t src_offset, uint64_t src_stride,
                               const Window& dst, uint64_t dst_offset, uint64_t dst_stride, uint64_t element,
                               uint64_t count GIN_SITE_HERE) const {
+  static_assert(impl::ExpectCoop<Coop>::value);
   GIN_CALL(coop.leader());
   coop.sync();
   for (uint64_t i = coop.rank(); i < count; i += coop.size()) {
@@ -134,8 +138,10 @@ GIN_DEVICE void Context::iget(Coop coop, uint32_t peer, const Window& src, uint6
 }
 
 GIN_DEVICE void* Context::peer_pointer(const Window& window, uint64_t offset, uint32_t peer) const {
-  return impl::check_peer(channel(), Operation::none, peer) ? impl::direct_pointer(channel(), window, offset, peer)
-                                                            : nullptr;
+  return impl::check_peer(channel(), Operation::peer_pointer, peer) &&
+                 impl::check_place(channel(), Operation::peer_pointer, peer, window, offset, 0)
+             ? impl::direct_pointer(channel(), window, offset, peer)
+             : nullptr;
 }
 
 }  // namespace gin
