@@ -21,6 +21,15 @@ uint32_t depth_of(const Settings& settings, const Device& device) {
   return std::bit_floor(std::min(std::bit_ceil(settings.depth), most));
 }
 
+// Whether writes may overtake each other on their way to memory. Soft-RoCE's do not, whatever was asked for; and it sends
+// nothing more behind a fence once a packet before it was lost (Linux 6.1).
+bool overtake(const Settings& settings, const Device& device) {
+  constexpr uint32_t soft_roce = 0xffffff;  // as vendor
+  ibv_device_attr attr{};
+  const bool known = Library::get().query_device(device.context.get(), &attr) == 0;
+  return settings.relaxed && !(known && attr.vendor_id == soft_roce);
+}
+
 uint32_t next_number(Core& core) {
   std::lock_guard<std::mutex> lock(core.mutex);
   return uint32_t(core.endpoints.size());
@@ -62,7 +71,7 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
       device_(core_->device_of(number_)),
       depth_(depth_of(core_->settings, *core_->devices[device_])),
       inline_bytes_(core_->settings.inline_bytes),
-      relaxed_(core_->settings.relaxed),
+      relaxed_(overtake(core_->settings, *core_->devices[device_])),
       done_(core_->settings.queue),
       most_taken_(core_->settings.queue),
       words_({&core_->devices[device_], 1}, 2 * page),
