@@ -251,11 +251,12 @@ def test_a_wait_may_say_whom_it_is_for_on_every_backend(world: World):
     assert seen == [1, 0] and lost == {}  # the job has failed, and with it every peer
 
 
-def test_a_range_that_names_no_peer_is_refused():
+@pytest.mark.parametrize(("sender", "asked"), [("comm.size", 1), ("~0u", 2**32 - 1)])
+def test_a_sender_that_is_no_peer_is_refused(sender, asked):
     def body(comm):
-        source = FROM.replace("gin::from{left});", "gin::from{comm.size});")
+        source = FROM.replace("gin::from{left});", f"gin::from{{{sender}}});")
         comm.compile(source, "wait_from").launch(comm.window(16), 1000)
-        with pytest.raises(gin.RangeError, match="asked for 1, the limit is 1"):
+        with pytest.raises(gin.RangeError, match=f"asked for {asked}, the limit is 1"):
             comm.synchronize()
 
     World("ibrc_proxy", "native").run(1, body)

@@ -43,10 +43,7 @@ GIN_DEVICE Subject subject(Channel channel, Operation operation, uint32_t id) {
 // One thread's wait for a signal; `peer` is the sender whose loss ends it, -1 for anybody.
 GIN_DEVICE Status await_signal(Channel channel, uint32_t id, uint64_t least, int32_t peer, uint64_t timeout_ns) {
   const Comm& comm = channel.comm;
-  if (!check_id(channel, Operation::wait, id, comm.signals) ||
-      (peer >= 0 && !check_peer(channel, Operation::wait, uint32_t(peer)))) {
-    return failure(comm);
-  }
+  if (!check_id(channel, Operation::wait, id, comm.signals)) return failure(comm);
   // Nobody resets a signal that is waited for, so what was taken off need not be looked up again.
   const uint64_t base = load_relaxed(&comm.base[signal_slot(channel, id)]);
   const Status status = wait_until(
@@ -105,7 +102,11 @@ GIN_DEVICE Status Context::wait(Coop coop, uint32_t id, uint64_t least, from sen
   GIN_CALL(coop.leader());
   coop.sync();
   Status status;
-  if (coop.leader()) status = impl::await_signal(channel(), id, least, int32_t(sender.peer), timeout_ns);
+  if (coop.leader()) {
+    status = impl::check_peer(channel(), Operation::wait, sender.peer)
+                 ? impl::await_signal(channel(), id, least, int32_t(sender.peer), timeout_ns)
+                 : impl::failure(comm_);
+  }
   return impl::share(coop, status);
 }
 
