@@ -10,7 +10,6 @@
 //   completion  beside `flight`: from the post until the wire has completed the request here
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "baseline/pair.h"
 #include "error.h"
 #include "gin/backends/ibrc_proxy/producer.h"
 #include "proxy/proxy.h"
@@ -33,6 +33,7 @@ using namespace gin;
 using Clock = std::chrono::steady_clock;  // one clock for both processes
 
 constexpr double patience = 30;  // seconds
+constexpr unsigned longest_seconds = 600;
 constexpr uint32_t data = 1;
 constexpr uint64_t data_bytes = 4096;
 
@@ -240,14 +241,8 @@ int main(int argc, char** argv) {
   }
   void* shared =
       mmap(nullptr, count * sizeof(std::atomic<int64_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  int down[2], up[2];
-  if (shared == MAP_FAILED || pipe(down) != 0 || pipe(up) != 0) return 1;
+  if (shared == MAP_FAILED) return 1;
   auto* seen = static_cast<std::atomic<int64_t>*>(shared);
-  const pid_t child = fork();
-  if (child < 0) return 1;
-  if (child == 0) _exit(run(1, down[0], up[1], count, seen));
-  const int status = run(0, up[0], down[1], count, seen);
-  int child_status = 0;
-  waitpid(child, &child_status, 0);
-  return status ? status : child_status != 0;
+  const auto side = [&](uint32_t rank, int in, int out) { return run(rank, in, out, count, seen); };
+  return baseline::run_pair(side, longest_seconds);
 }

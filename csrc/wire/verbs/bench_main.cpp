@@ -6,7 +6,6 @@
 // signal; bandwidth: puts in batches of 16, 128 under way; signal: from posting an addition to its completion. Prints
 // "median_us <number>" or "GBps <number>".
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "baseline/pair.h"
 #include "error.h"
 #include "wire/verbs/verbs.h"
 
@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t control = 0, data = 1;
 constexpr uint64_t most_bytes = 1 << 23;
 constexpr size_t batch = 16, window = 128;
+constexpr unsigned longest_seconds = 600;
 
 double microseconds(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
 
@@ -199,14 +200,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: gin_verbs_bench latency|notify|bandwidth|signal BYTES COUNT\n");
     return 2;
   }
-  int down[2], up[2];
-  if (pipe(down) != 0 || pipe(up) != 0) return 1;
   const uint64_t count = std::strtoull(argv[3], nullptr, 10);
-  const pid_t child = fork();
-  if (child < 0) return 1;
-  if (child == 0) _exit(run(1, down[0], up[1], test, nbytes, count));
-  const int status = run(0, up[0], down[1], test, nbytes, count);
-  int child_status = 0;
-  waitpid(child, &child_status, 0);
-  return status ? status : child_status != 0;
+  const auto side = [&](uint32_t rank, int in, int out) { return run(rank, in, out, test, nbytes, count); };
+  return gin::baseline::run_pair(side, longest_seconds);
 }
