@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import running
 
 from gin.scratch import remove_left_behind, scratch_folder
 
@@ -87,7 +88,7 @@ def test_another_users_folder_is_kept(folder: Path) -> None:
 def test_a_killed_commands_folder_goes_with_the_next_one(folder: Path, words: tuple[str, ...]) -> None:
     command = [sys.executable, "-P", "-m", "gin", *words]
     deadline = time.monotonic() + 60
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not (made := [path for path in folder.iterdir() if path.name.startswith(f"gin-{words[0]}-")]):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
@@ -101,7 +102,7 @@ def test_interrupts_at_the_end_leave_no_traceback(folder: Path) -> None:
     """The first while the ranks run, others while the command ends."""
     for later in (0.3, 0.7, 1.2):
         command = [sys.executable, "-P", "-m", "gin", "bench", "latency", "--backend", "ibrc_proxy", "-n", "10000000"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             while not any(folder.glob("gin-bench-*/events")):
                 assert process.poll() is None
                 time.sleep(0.05)

@@ -3,6 +3,7 @@ of the process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import running
 
 from gin.sim.check import Failure, Plan, check
 from gin.sim.launch import Script
@@ -119,14 +121,9 @@ def test_faults_of_the_network_excuse_neither(body: str, tmp_path: Path) -> None
     assert found.kind in ("spin", "fault")
 
 
-def gin(*words: str, **settings: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gin", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **settings},
-    )
+def gin(*words: str, **settings: str) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-P", "-m", "gin", *words]
+    return running(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **settings})
 
 
 def test_an_interrupt_ends_a_spin(tmp_path: Path) -> None:
