@@ -146,18 +146,6 @@ std::shared_ptr<Gpu> Gpu::current() {
   return std::shared_ptr<Gpu>(new Gpu(context, device));
 }
 
-Gpu::Use::Use(const Gpu* gpu) {
-  if (!gpu) return;
-  driver().get_context(&before_);
-  if (before_ == gpu->context_) return;
-  check(driver().set_context(gpu->context_), "entering the CUDA context");
-  changed_ = true;
-}
-
-Gpu::Use::~Use() {
-  if (changed_) driver().set_context(before_);
-}
-
 std::optional<Exported> Gpu::share(const void* data, uint64_t bytes) const {
   Exported out;
   const Address begin = Address(uintptr_t(data));

@@ -57,17 +57,15 @@ class Gpu {
   // The calling thread's, or null where there is no driver or no context.
   static std::shared_ptr<Gpu> current();
 
-  // Makes the GPU the thread's while it lives.
+  // Makes the GPU, if there is one, the thread's while it lives.
   class Use {
    public:
-    explicit Use(const Gpu* gpu);
-    ~Use();
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    explicit Use(const Gpu* gpu) {
+      if (gpu) visit_.emplace(gpu->context_);
+    }
 
    private:
-    wire::cuda::Context before_ = nullptr;
-    bool changed_ = false;
+    std::optional<wire::cuda::Visit> visit_;
   };
 
   // Nothing where the memory was not allocated to be exported.

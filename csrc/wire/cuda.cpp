@@ -28,13 +28,17 @@ class PinnedWords {
     words_ = static_cast<uint64_t*>(memory);
     std::fill_n(words_, count, 0);
   }
-  ~PinnedWords() { driver().free_host(words_); }
+  ~PinnedWords() {
+    const cuda::Visit visit(context_);
+    driver().free_host(words_);
+  }
   PinnedWords(const PinnedWords&) = delete;
   PinnedWords& operator=(const PinnedWords&) = delete;
 
   uint64_t* operator+(uint64_t index) { return words_ + index; }
 
  private:
+  const cuda::Context context_ = cuda::current_context();
   uint64_t* words_;
 };
 
@@ -67,7 +71,7 @@ class CudaEndpoint final : public Endpoint {
         staged_(queue) {}
 
   ~CudaEndpoint() override {
-    driver().set_context(context_);
+    const cuda::Visit visit(context_);
     for (Lane& lane : lanes_)
       if (lane.stream) driver().destroy_stream(lane.stream);
   }

@@ -61,10 +61,18 @@ Context current_context() {
 }
 
 void enter(Context context) {
-  thread_local Context entered = nullptr;
-  if (entered == context) return;
-  check(driver().set_context(context), "entering the CUDA context");
-  entered = context;
+  Context now = nullptr;
+  if (driver().get_context(&now) != success || now != context)
+    check(driver().set_context(context), "entering the CUDA context");
+}
+
+Visit::Visit(Context context) {
+  if (driver().get_context(&before_) != success || before_ == context) return;
+  changed_ = driver().set_context(context) == success;
+}
+
+Visit::~Visit() {
+  if (changed_) driver().set_context(before_);
 }
 
 Stream urgent_stream() {
@@ -76,12 +84,12 @@ Stream urgent_stream() {
 WordWriter::WordWriter() : context_(current_context()), stream_(urgent_stream()) {}
 
 WordWriter::~WordWriter() {
-  driver().set_context(context_);
+  const Visit visit(context_);
   driver().destroy_stream(stream_);
 }
 
 void WordWriter::write(uint32_t* word, uint32_t value) {
-  driver().set_context(context_);
+  const Visit visit(context_);
   driver().write32(stream_, Address(uintptr_t(word)), value, with_barrier);
 }
 

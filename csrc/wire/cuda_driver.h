@@ -40,6 +40,20 @@ Context current_context();
 // Makes a context the calling thread's.
 void enter(Context context);
 
+// Makes a context the calling thread's for as long as it lives. For what runs on threads of others, as destructors may
+// between any two lines of Python: the thread keeps the context that it had. Says nothing when the device is lost.
+class Visit {
+ public:
+  explicit Visit(Context context);
+  ~Visit();
+  Visit(const Visit&) = delete;
+  Visit& operator=(const Visit&) = delete;
+
+ private:
+  Context before_ = nullptr;
+  bool changed_ = false;
+};
+
 // A stream that never queues behind a kernel: streams of one priority share a few hardware queues, and what such a kernel
 // waits for must not stand behind it.
 Stream urgent_stream();

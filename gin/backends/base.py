@@ -113,6 +113,10 @@ class Regions:
         self._free += common
         return [self._closed.pop(number) for number in common]
 
+    def every(self) -> list[Region]:
+        """The regions that some rank has not closed."""
+        return [*self._open.values(), *self._closed.values()]
+
     def take(self) -> int:
         """The next number. Raises OutOfMemoryError at the backend's limit."""
         if self._free:

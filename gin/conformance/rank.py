@@ -6,7 +6,7 @@ import faulthandler
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -60,6 +60,7 @@ class _Rank:
     def __init__(self, job: Job, folder: str, place: Place, stacks: Any) -> None:
         self._job, self._folder, self._place, self._stacks = job, folder, place, stacks
         self._rank, self._exchange = place.rank, place.exchange
+        self._compiled: set[bool] = set()  # with range checks, without
 
     def go(self) -> None:
         for part in self._job.parts():
@@ -95,13 +96,20 @@ class _Rank:
                 self._log("result", result=vars(self._not_opened(case, error)))
             return True
         try:
-            with self.within(COMPILE_SECONDS):
-                self._log("compile", kernels=len({kernel for case in part.cases for kernel in case.kernels}))
-                compile_ahead(comm, part)
+            if comm.config.check not in self._compiled:
+                self._compiled.add(comm.config.check)
+                with self.within(COMPILE_SECONDS):
+                    self._compile_alike(comm, part)
             return self._go_through(part, comm)
         finally:
             with self.within(OPEN_SECONDS), suppress(Error):
                 comm.close()
+
+    def _compile_alike(self, comm: Comm, part: Part) -> None:
+        """Compiles what a part and the later ones need of a communicator with range checks, or without."""
+        alike = [case for case in self._job.cases if case.settings.get("check") == part.settings.get("check")]
+        self._log("compile", kernels=len({kernel for case in alike for kernel in case.kernels}))
+        compile_ahead(comm, alike)
 
     def _open(self, part: Part) -> tuple[Comm | None, list[Any]]:
         """The part's communicator; where some rank has none, every rank's error (class and text)."""
@@ -151,9 +159,9 @@ class _Rank:
             return self._exchange.gather(f"result of {case.name}", lambda: answer)
 
 
-def compile_ahead(comm: Comm, part: Part) -> None:
-    """Fills the cache with this rank's share of a part's kernels; what does not compile is its case's to tell."""
-    able = [case for case in part.cases if all(comm.capabilities[name] for name in case.needs)]
+def compile_ahead(comm: Comm, cases: Sequence[Case]) -> None:
+    """Fills the cache with this rank's share of the cases' kernels; what does not compile is its case's to tell."""
+    able = [case for case in cases if all(comm.capabilities[name] for name in case.needs)]
     kernels = sorted({kernel for case in able for kernel in case.kernels})
     mine = kernels[comm.rank :: comm.size]
     compile_one = _compiler(comm)

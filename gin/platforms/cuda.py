@@ -227,6 +227,14 @@ class CudaPlatform(Platform):
         """Whether the GPU's context is broken: nothing on it can be given back in order."""
         return self._lost is not None
 
+    @property
+    def idle(self) -> bool:
+        """Whether no launch is under way, and the GPU's context is whole."""
+        try:
+            return self._ended()
+        except KernelError:
+            return False
+
     def arrays_settled(self) -> None:
         check(driver().cuStreamSynchronize(LEGACY_STREAM), "waiting for work on arrays")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from gin.config import format_size
 from gin.errors import ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
 
 __all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library"]
@@ -91,12 +92,22 @@ class Gpu:
         """Makes the GPU the calling thread's."""
         check(driver().cuCtxSetCurrent(self.context), "entering the GPU's context")
 
-    def for_finaliser(self) -> Any:
-        """The driver, with this GPU the thread's, or None when Python ends: the process's end gives everything back."""
+    @contextlib.contextmanager
+    def finalising(self) -> Iterator[Any]:
+        """The driver, with this GPU the thread's meanwhile; None when Python ends: the process's end gives everything back.
+
+        Finalisers run between any two lines of a thread that may be about to use another GPU, whose context it keeps.
+        """
         if sys.is_finalizing():
-            return None
+            yield None
+            return
+        code, before = self._cu.cuCtxGetCurrent()
         self._cu.cuCtxSetCurrent(self.context)
-        return self._cu
+        try:
+            yield self._cu
+        finally:
+            if int(code) == 0:
+                self._cu.cuCtxSetCurrent(before)
 
     def stream(self, priority: int = 0) -> Any:
         """A new stream that waits for no other."""
@@ -157,8 +168,8 @@ class DeviceMemory:
         except OutOfMemoryError:
             free, total = check(cu.cuMemGetInfo(), "asking for free memory")
             raise OutOfMemoryError(
-                f"GPU {gpu.ordinal} ({gpu.name}) cannot give {nbytes} bytes: {format_size(int(free))} of "
-                f"{format_size(int(total))} are free; ask for less, close windows, or free what else uses the GPU"
+                f"GPU {gpu.ordinal} ({gpu.name}) cannot allocate {nbytes} bytes: {int(free)} of its {int(total)} are free; "
+                "ask for less, close windows, or free what else uses the GPU"
             ) from None
         gpu.fill(self.address, nbytes)
 
@@ -167,8 +178,10 @@ class DeviceMemory:
         return export(self._gpu, self.address)
 
     def __del__(self) -> None:
-        if (address := getattr(self, "address", 0)) and (cu := self._gpu.for_finaliser()):
-            cu.cuMemFree(address)
+        if address := getattr(self, "address", 0):
+            with self._gpu.finalising() as cu:
+                if cu:
+                    cu.cuMemFree(address)
 
 
 def export(gpu: Gpu, address: int) -> dict[str, Any]:
@@ -189,7 +202,7 @@ def export(gpu: Gpu, address: int) -> dict[str, Any]:
 
 
 class PeerMemory:
-    """Another process's `DeviceMemory`, mapped here."""
+    """Another process's `DeviceMemory`, mapped here until `close`, or until nothing refers to it."""
 
     def __init__(self, gpu: Gpu, exported: dict[str, Any]) -> None:
         cu = driver()
@@ -200,9 +213,15 @@ class PeerMemory:
         self._base = int(check(cu.cuIpcOpenMemHandle(handle, 1), "mapping another rank's GPU memory"))
         self.address = self._base + int(exported["offset"])
 
-    def __del__(self) -> None:
-        if (base := getattr(self, "_base", 0)) and (cu := self._gpu.for_finaliser()):
-            cu.cuIpcCloseMemHandle(base)
+    def close(self) -> None:
+        """Unmaps. The owner gives the memory back only then: what it allocates there next could not be mapped otherwise."""
+        if base := getattr(self, "_base", 0):
+            self._base = 0
+            with self._gpu.finalising() as cu:
+                if cu:
+                    cu.cuIpcCloseMemHandle(base)
+
+    __del__ = close
 
 
 class PinnedMemory:
@@ -229,8 +248,9 @@ class PinnedMemory:
             )
 
     def __del__(self) -> None:
-        if (address := getattr(self, "address", 0)) and (cu := self._gpu.for_finaliser()):
-            if self._registered:
-                cu.cuMemHostUnregister(address)
-            else:
-                cu.cuMemFreeHost(address)
+        if address := getattr(self, "address", 0):
+            with self._gpu.finalising() as cu:
+                if cu and self._registered:
+                    cu.cuMemHostUnregister(address)
+                elif cu:
+                    cu.cuMemFreeHost(address)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "check.h"
+#include "wire/cuda_driver.h"
 #include "wire/registry.h"
 
 using namespace gin;
@@ -22,6 +23,7 @@ F fake(const char* name) {
 const auto allocate = fake<void* (*)(uint64_t, int)>("fake_allocate");
 const auto release = fake<void (*)(void*)>("fake_free");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
+const auto entered = fake<int (*)(void**)>("cuCtxGetCurrent");
 const auto word_writes = fake<int (*)()>("fake_word_writes");
 
 constexpr uint32_t control = 0, data = 1;
@@ -149,6 +151,45 @@ CASE(a_queue_of_four_takes_four_at_a_time) {
     ended += job.endpoint->poll(completions, 4);
   }
   CHECK_EQ(job.words[1][0], 10u);
+}
+
+// Destructors run between any two lines of a thread that may be about to use another GPU.
+CASE(what_ends_leaves_the_thread_its_context) {
+  void* other = reinterpret_cast<void*>(2);
+  void* now = nullptr;
+  {
+    Job job;
+    const Request r = job.put(1, 0, 100, true);
+    job.endpoint->post(&r, 1);
+    CHECK_EQ(job.await(1).size(), 1u);
+    enter(other);
+    job.endpoint.reset();
+    entered(&now);
+    CHECK(now == other);
+    enter(reinterpret_cast<void*>(1));
+    cuda::WordWriter writer;
+    enter(other);
+    uint32_t word = 0;
+    writer.write(&word, 1);
+    entered(&now);
+    CHECK(now == other);
+  }
+  entered(&now);
+  CHECK(now == other);
+}
+
+// The engine's thread may have been given another context since it last posted.
+CASE(a_post_finds_the_thread_in_another_context) {
+  Job job;
+  for (uint64_t turn = 1; turn <= 3; ++turn) {
+    const Request r = job.put(turn, 0, 100, true);
+    enter(reinterpret_cast<void*>(2));
+    job.endpoint->post(&r, 1);
+    void* now = nullptr;
+    entered(&now);
+    CHECK(now == reinterpret_cast<void*>(1));
+    CHECK_EQ(job.await(1).size(), 1u);
+  }
 }
 
 }  // namespace

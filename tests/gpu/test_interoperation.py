@@ -118,6 +118,29 @@ def test_a_graph_replays_launches(run):
     run(2, body)
 
 
+def test_memory_of_closed_windows_and_communicators_is_not_kept_mapped(backend):
+    if backend != "ibrc_proxy":
+        pytest.skip("the other backends' libraries map memory themselves")
+
+    def body():
+        kept = []  # by rank 0 alone: where rank 1 gives memory back, it gets the same place again
+        for turn in range(6):
+            with gin.init(backend=backend, platform="cuda", timeout="10s") as comm:
+                kernel = comm.compile(SHIFT, "shift")
+                for size in (64, 4 << 20, 64 << 20):
+                    dst, src = comm.window(size), comm.window(size)
+                    src.write(np.full(size, turn + 1, np.uint8))
+                    kernel.launch(dst, src, size, block=256)
+                    comm.synchronize()
+                    assert (dst.read() == turn + 1).all()
+                    kept += [dst.region, src.region] if comm.rank == 0 else []
+                    dst.close(), src.close()
+                comm.barrier()
+            kept += [comm] if comm.rank == 0 else []
+
+    gin.spawn(2, body, timeout=120)
+
+
 def test_arrays_of_others_are_registered_or_refused_by_name(run, backend):
     torch = pytest.importorskip("torch")
 

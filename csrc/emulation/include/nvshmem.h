@@ -2,6 +2,8 @@
 // others. Symmetric addresses are this rank's own; the library state is the launch's, as a module's is on a GPU.
 #pragma once
 
+#include <csignal>
+
 #include "gin_emulation.h"
 
 #define NVSHMEM_SIGNAL_ADD 10
@@ -35,10 +37,17 @@ inline wire::Request shmem_put(void* to, const void* from, size_t bytes, int pe)
   return request;
 }
 
+// A typed access may be a plain one, which faults on a GPU at a place that is no multiple of its size.
+template <class T>
+T* aligned(T* place) {
+  if (reinterpret_cast<uintptr_t>(place) % sizeof(T)) std::raise(SIGBUS);
+  return place;
+}
+
 template <class T>
 void shmem_value(T* to, T value, int pe) {
   wire::Request request = shmem_request(wire::Verb::value, pe);
-  request.remote_offset = heap_offset(to);
+  request.remote_offset = heap_offset(aligned(to));
   request.bytes = sizeof(T);
   __builtin_memcpy(&request.value, &value, sizeof(T));
   shmem_post(request);
@@ -49,7 +58,7 @@ T shmem_atomic(T* target, wire::Atomic atomic, T value, T compare, int pe) {
   T old{};
   wire::Request request = shmem_request(wire::Verb::atomic, pe);
   request.atomic = atomic;
-  request.remote_offset = heap_offset(target);
+  request.remote_offset = heap_offset(aligned(target));
   request.local_region = wire::local_address;
   request.local_offset = reinterpret_cast<uint64_t>(&old);
   request.bytes = sizeof(T);

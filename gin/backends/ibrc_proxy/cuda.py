@@ -72,9 +72,7 @@ class Backend(CudaBackend):
         self.job.exchange.agree("proxy", self._start)
 
     def window(self, tag: str, nbytes: int) -> Region:
-        _, closed = self.release_closed(tag, nbytes)
-        for region in closed:
-            self._fabric.remove_region(region.number)
+        self._give_back(tag, nbytes)
         return self._share(tag, self.regions.take(), self._allocate(nbytes))
 
     def register_array(self, tag: str, array: Any) -> Region:
@@ -94,6 +92,21 @@ class Backend(CudaBackend):
     def close(self, timeout: float) -> None:
         if self._proxy is not None:
             self._proxy.stop(0.0 if self.platform.lost else timeout)
+        if self.platform.idle:
+            for region in (self.control, *self.regions.every()):
+                _unmap(region)
+
+    def _give_back(self, tag: str, nbytes: int) -> None:
+        """Gives back what all ranks have closed: nobody's memory before the others have unmapped it. Collective."""
+        _, closed = self.release_closed(tag, nbytes)
+
+        def unmap() -> None:
+            for region in closed:
+                self._fabric.remove_region(region.number)
+                _unmap(region)
+
+        if closed:
+            self.job.exchange.agree(f"{tag}: unmap", unmap)
 
     def _allocate(self, nbytes: int) -> Callable[[], tuple[DeviceMemory, dict[str, Any]]]:
         def allocate() -> tuple[DeviceMemory, dict[str, Any]]:
@@ -188,3 +201,9 @@ class Backend(CudaBackend):
         self._state = DeviceMemory(gpu, len(rings))
         gpu.copy_in(self._state.address, rings)
         self._proxy.start()
+
+
+def _unmap(region: Region) -> None:
+    for item in region.keep:
+        if isinstance(item, PeerMemory):
+            item.close()

@@ -117,7 +117,7 @@ struct Backend {
     const ncclDevComm& dev = nccl::state(channel).dev;
     // The signal goes with the last piece, ordered when there are others before it.
     signal.ordered |= (bytes & (bytes - 1)) != 0;
-    impl::for_each_piece(value, bytes, [&](uint64_t piece, uint32_t size, uint32_t at, bool last) {
+    impl::for_each_piece(value, bytes, 0, [&](uint64_t piece, uint32_t size, uint32_t at, bool last) {
       const impl::Signal carried = last ? signal : impl::Signal{};
       auto post = [&](auto typed) {
         nccl::post_value(dev, channel.index, peer, nccl::handle(dst), offset + at, typed, carried);

@@ -143,9 +143,11 @@ struct Backend {
   GIN_DEVICE static void put_value(impl::Channel channel, uint32_t peer, const Window& dst, uint64_t offset,
                                    uint64_t value, uint32_t bytes, impl::Signal remote) {
     if (remote.ordered) nvshmem_fence();
-    impl::for_each_piece(value, bytes, [&](uint64_t piece, uint32_t size, uint32_t at, bool) {
-      nvshmem::store(piece, size, dst.local(offset + at), int(peer));
-    });
+    char* to = static_cast<char*>(dst.local(offset));
+    // Where a peer is mapped, a typed put is a plain store, which faults at a place that is not aligned.
+    impl::for_each_piece(
+        value, bytes, reinterpret_cast<uint64_t>(to),
+        [&](uint64_t piece, uint32_t size, uint32_t at, bool) { nvshmem::store(piece, size, to + at, int(peer)); });
     // Nothing bundles a value with a signal, so a fence stands between them.
     if (remote.present) signal(channel, peer, {true, true, remote.id, remote.add});
   }

@@ -5,12 +5,13 @@
 
 namespace gin::impl {
 
-// Calls send(value, bytes, offset, last) for each power-of-two piece of `value`, low bytes first.
+// Calls send(value, bytes, offset, last) for each power-of-two piece of `value`, low bytes first. Each piece lies at a
+// multiple of its size, counted from an address (or an offset) `place`: 0 where the library does not ask for that.
 template <class Send>
-GIN_DEVICE void for_each_piece(uint64_t value, uint32_t bytes, Send send) {
-  uint32_t done = 0;
-  for (uint32_t piece = 8; piece; piece /= 2) {
-    if (!(bytes & piece)) continue;
+GIN_DEVICE void for_each_piece(uint64_t value, uint32_t bytes, uint64_t place, Send send) {
+  for (uint32_t done = 0; done < bytes;) {
+    uint32_t piece = 8;
+    while (piece > bytes - done || (place + done) % piece) piece /= 2;
     send(value >> (8 * done), piece, done, done + piece == bytes);
     done += piece;
   }
