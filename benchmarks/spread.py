@@ -4,7 +4,9 @@
 
 Each run is a latency sweep of one size with processes of its own, all backends in turn. For each route, the ratio of each
 backend to the first one: the median over the runs, the spread (the largest less the smallest, in per cent of the median),
-and in how many runs the 95 % interval that the run gave holds that median. Needs gin installed, and two free cores.
+and in how many runs the 95 % interval that the run gave holds that median. Then each backend's own medians, which tell
+whether the machine was the same in all runs; where virtual processors are moved it is not. Needs gin installed, and two
+free cores.
 """
 
 from __future__ import annotations
@@ -24,17 +26,26 @@ BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
 BOUND = 10.0  # per cent, on a quiet machine
 
 
-def ratios(nbytes: int) -> dict[str, Ratio]:
-    """One run: for each route, each backend's median latency divided by the first one's."""
-    rows: dict[tuple[str, str], Any] = {}
+ROUTES = ("native", "direct")
+Rows = dict[tuple[str, str], Any]  # by backend and route
+
+
+def measured(nbytes: int) -> Rows:
+    """One run: the rows of a latency sweep with processes of its own."""
+    rows: Rows = {}
 
     def keep(event: sweep.Event) -> None:
         if event["event"] == "row":
             rows[event["row"]["backend"], event["row"]["route"]] = event["row"]
 
-    sweep.run_here(Plan("latency", BACKENDS, True, ("native", "direct"), (nbytes,)), 2, keep)
+    sweep.run_here(Plan("latency", BACKENDS, True, ROUTES, (nbytes,)), 2, keep)
+    return rows
+
+
+def ratios(rows: Rows) -> dict[str, Ratio]:
+    """For each route, each backend's median latency divided by the first one's."""
     found = {}
-    for route in ("native", "direct"):
+    for route in ROUTES:
         for backend in BACKENDS[1:]:
             ratio = ratio_of(rows[backend, route], rows[BACKENDS[0], route], "median_us", interleaved=True)
             if ratio is None:
@@ -48,8 +59,12 @@ def summary(name: str, runs: list[Ratio]) -> dict[str, Any]:
     values = [ratio.value for ratio in runs]
     middle = statistics.median(values)
     held = sum(ratio.low is not None and ratio.high is not None and ratio.low <= middle <= ratio.high for ratio in runs)
-    spread = 100 * (max(values) - min(values)) / middle
-    return {"ratio": name, "median": middle, "spread_percent": spread, "held": held, "runs": values}
+    return {"ratio": name, "median": middle, "spread_percent": spread(values), "held": held, "runs": values}
+
+
+def spread(values: list[float]) -> float:
+    """The largest less the smallest, in per cent of the median."""
+    return 100 * (max(values) - min(values)) / statistics.median(values)
 
 
 def main() -> int:
@@ -63,7 +78,8 @@ def main() -> int:
     output = results.Output(options.json) if options.json else None
     try:
         load = os.getloadavg()
-        runs = [ratios(options.bytes) for _ in range(options.runs)]
+        rows = [measured(options.bytes) for _ in range(options.runs)]
+        runs = [ratios(found) for found in rows]
         lines = [summary(name, [run[name] for run in runs]) for name in runs[0]]
         print("# EMULATION: timings are not hardware timings")
         print(f"# {results.cpu_name()}, {results.usable_cores()} cores, load {load[0]:.1f}, {options.runs} runs")
@@ -73,8 +89,23 @@ def main() -> int:
                 f"{line['ratio']:<32} {line['median']:8.3f}  spread {line['spread_percent']:5.1f} %"
                 f"  below {BOUND:g} %: {verdict}  inside the interval: {line['held']} of {options.runs} runs"
             )
+        medians = {
+            f"{backend} {route}": [found[backend, route]["median_us"] for found in rows]
+            for route in ROUTES
+            for backend in BACKENDS
+        }
+        for name, values in medians.items():
+            middle = statistics.median(values)
+            print(f"{name:<32} {middle:8.3f} us  {min(values):.3f}-{max(values):.3f}  spread {spread(values):5.1f} %")
         if output:
-            document = {"environment": results.environment(), "bytes": options.bytes, "load": load, "ratios": lines}
+            document = {
+                "emulated": True,
+                "environment": results.environment(),
+                "bytes": options.bytes,
+                "load": load,
+                "ratios": lines,
+                "median_us": medians,
+            }
             output.write(json.dumps(document, indent=1) + "\n")
     finally:
         if output:

@@ -125,7 +125,7 @@ class Comm:
                 config,
                 self._exchange,
                 self._platform,
-                _barrier_rounds(self.size),
+                barrier_rounds(self.size),
                 store.ranks.local_rank,
             )
             self._backend = kind(job)
@@ -329,7 +329,7 @@ class Comm:
             "signals": self.config.signals,
             "counters": self.config.counters,
             "barriers": self.config.barriers,
-            "rounds": _barrier_rounds(self.size),
+            "rounds": barrier_rounds(self.size),
             "flags": flags,
             "timeout_ns": round(self.config.timeout * 1e9),
             "max_message": self._backend.max_message,
@@ -417,7 +417,7 @@ class Comm:
         return self.config.timeout + CLOSE_SECONDS if self.config.timeout else 3600.0
 
 
-def _barrier_rounds(size: int) -> int:
+def barrier_rounds(size: int) -> int:
     """Signal words of one barrier index: two that take turns, and ceil(log2(size)) rounds."""
     return 2 + max(0, (size - 1).bit_length())
 

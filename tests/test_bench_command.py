@@ -320,6 +320,19 @@ def test_backends_that_were_left_out_are_named(monkeypatch: pytest.MonkeyPatch) 
     assert "# left out: nvshmem native: no heap" in call(monkeypatch, run, "latency").stdout
 
 
+def test_the_cores_of_each_rank_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(plan: Plan, ranks: int, sink: sweep.Sink) -> None:
+        def more(event: sweep.Event) -> None:
+            if event["event"] == "begin":
+                event["environment"]["binding"] = ["0-2,4", "5"]
+            sink(event)
+
+        told()(plan, ranks, more)
+
+    assert "# cores by rank: 0-2,4; 5\n" in call(monkeypatch, run, "latency").stdout
+    assert "cores by rank" not in call(monkeypatch, told(), "latency").stdout
+
+
 def test_list_needs_no_test_and_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call(monkeypatch, told(then=AssertionError()), "--list")
     assert result.exit_code == 0

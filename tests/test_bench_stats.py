@@ -130,6 +130,10 @@ def test_iterations_are_bounded_by_time_and_never_few(nbytes: int, seconds: floa
     plan = make_plan()
     iterations = plan.fitted_iterations(nbytes, seconds)
     assert 20 <= iterations <= plan.first_iterations(nbytes) + plan.rounds
+    parts = plan.split(iterations)
+    assert max(parts) <= plan.longest_launch(nbytes)
+    assert len(parts) >= 10
+    assert len(parts) == 10 or min(parts) >= 19
     if iterations > 21:
         assert iterations * seconds <= plan.seconds + plan.rounds * seconds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import gin
-from gin.bench import sweep
+from gin.bench import binding, sweep
 from gin.bench.measure import _GUARD_BYTE
 from gin.bench.plan import Plan
 from gin.bench.resume import identity_of
@@ -20,6 +21,8 @@ from gin.errors import ConfigError, TimeoutError, UnsupportedError
 
 
 class Window:
+    address = 0x7000
+
     def __init__(self, nbytes: int) -> None:
         self.memory = np.zeros(nbytes, np.uint8)
 
@@ -49,6 +52,7 @@ class Comm:
         self.capabilities = {"atomics": backend != "nccl_gin", "quiet": True}
         self._exchange = SimpleNamespace(gather=lambda tag, make: [make(), make()])
         self.closed = False
+        self.places: list[tuple[int, ...]] = []  # of each launch: offsets and signals
 
     def routes(self) -> list[str]:
         return ["direct", self.route if self.route != "auto" else "direct"]
@@ -58,12 +62,14 @@ class Comm:
 
     def compile(self, source: str, name: str) -> Any:
         def launch(source: Window, target: Window, out: Window, plan: bytes, *, grid: int, block: int) -> None:
-            nbytes, _, serial, _, _, warmup, iterations, _, leader, _ = struct.unpack("<4Q6I", plan)
+            numbers = struct.unpack("<4Q10I", plan)
+            nbytes, _, serial, _, _, warmup, iterations, _, leader, _ = numbers[:10]
             words = out.array("uint64")
             assert not words.any()
             words[9 : 9 + 2 * grid * iterations : 2] = 4000
             if name != "clock_readings":
                 self.log.append((self.backend, self.route, nbytes, leader, warmup, iterations, serial))
+                self.places.append(numbers[10:])
                 self.behave(target, words)
 
         return SimpleNamespace(launch=launch)
@@ -230,8 +236,9 @@ def test_wrong_elements_of_all_ranks_and_launches_are_counted(world: Any) -> Non
 
 def test_bytes_written_past_the_last_message_are_wrong(world: Any) -> None:
     def behave(target: Window, words: Any) -> None:
-        assert (target.memory[64:128] == _GUARD_BYTE).all()
-        target.memory[64] = 0
+        end = world.comms[0].places[-1][0] + 64
+        assert (target.memory[end : end + 64] == _GUARD_BYTE).all()
+        target.memory[end] = 0
 
     world.behave = behave
     events = run(make_plan(backends=("nvshmem",), routes=("native",), sizes=(8,)))
@@ -296,6 +303,53 @@ def test_large_sweeps_ask_for_what_they_need(world: Any) -> None:
     assert settings["signals"] >= 3 * 25
     assert settings["barriers"] >= 25
     assert set(settings) == {"timeout", "platform", "wire", "heap", "signals", "barriers"}
+
+
+def test_launches_move_over_places_that_all_backends_share(world: Any) -> None:
+    run(make_plan(sizes=(8, 1 << 20), iterations=64 * 20))
+    small = world.comms[0].places[:64]
+    assert len({place[:2] for place in small}) == len({place[2:] for place in small}) == 32
+    assert small[::2] == small[1::2]
+    large = world.comms[0].places[64:]
+    assert {place[:2] for place in large} == {(0, 0)}
+    assert all(comm.places == world.comms[0].places for comm in world.comms)
+    run(make_plan(operations=("get",), iterations=64 * 20))
+    assert all(place[0] == place[1] and place[2] == place[3] for place in world.comms[-1].places)
+
+
+def test_ranks_measure_on_their_share_of_the_cores(world: Any) -> None:
+    before = os.sched_getaffinity(0)
+    cores = binding.share_for(0, [binding.here()] * 2)
+    seen: list[set[int]] = []
+    world.behave = lambda target, words: seen.append(os.sched_getaffinity(0))
+    events = run(make_plan())
+    assert seen == [set(cores)] * 48
+    assert os.sched_getaffinity(0) == before
+    environment = events[0]["environment"]
+    assert environment["binding"] == [binding.text(binding.share_for(rank, [binding.here()] * 2)) for rank in (0, 1)]
+    assert environment["cores"] == len(before) == events[-1]["conditions"]["cores"]
+
+
+def test_a_sweep_that_fails_leaves_the_cores_as_they_were(world: Any) -> None:
+    before = os.sched_getaffinity(0)
+
+    def behave(target: Window, words: Any) -> None:
+        raise TimeoutError("late")
+
+    world.behave = behave
+    with pytest.raises(TimeoutError):
+        run(make_plan())
+    assert os.sched_getaffinity(0) == before
+
+
+def test_simulated_ranks_are_not_bound(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comm, "platform", "sim")
+    before = os.sched_getaffinity(0)
+    world.behave = lambda target, words: seen.append(os.sched_getaffinity(0))
+    seen: list[set[int]] = []
+    events = run(make_plan())
+    assert seen == [before] * 48
+    assert "binding" not in events[0]["environment"]
 
 
 def test_only_rank_0_tells(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def corrupt(plan: Plan, old: str, new: str) -> list[dict[str, Any]]:
 # Too short: stale at its end. Too long: reaches the guard or a neighbour. Displaced: all of it.
 DEFECTS = (
     ("latency", "put_signal", "plan.bytes, gin::signal_inc", "plan.bytes - 1, gin::signal_inc"),
-    ("latency", "put_value", "target, place, value,", "target, place, value + 1,"),
+    ("latency", "put_value", "target, to, value,", "target, to, value + 1,"),
     (
         "latency",
         "put_flush",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gin.bench.lanes import HOME, PAGE, SPAN, Lane, lane
 from gin.bench.plan import Identity, Plan, Shape, kernel_name, kernel_source, source_of
 from gin.bench.results import Row
 from gin.bench.rows import Times, make_row
@@ -21,7 +22,7 @@ _LINE = 64
 _GUARD = 64  # bytes after the last message that nothing may write
 _GUARD_BYTE = 0xA5
 _OUT_HEADER = 64  # bytes before the samples, as in kernels/common.cuh
-_PLAN = struct.Struct("<4Q6I")  # bench::Plan of kernels/common.cuh
+_PLAN = struct.Struct("<4Q10I")  # bench::Plan of kernels/common.cuh
 _CLOCK_READINGS = 1000
 _STEADY = 0.1  # two launches in a row are steady when their medians differ by no more than this part
 _SETTLE_LAUNCHES = 6
@@ -43,6 +44,11 @@ def places(shape: Shape, nbytes: int, ranks: int) -> int:
     return shape.ctas * messages
 
 
+def channels_of(shape: Shape, contexts: int) -> int:
+    """Blocks that share a context."""
+    return -(-shape.ctas // contexts)
+
+
 def used_bytes(shape: Shape, nbytes: int, ranks: int) -> int:
     """Bytes of a window that the messages of one size take."""
     return places(shape, nbytes, ranks) * stride_of(nbytes)
@@ -50,7 +56,7 @@ def used_bytes(shape: Shape, nbytes: int, ranks: int) -> int:
 
 def window_bytes(plan: Plan, ranks: int) -> int:
     """Size of the source and of the target window, for everything in the plan."""
-    return max(used_bytes(shape, nbytes, ranks) for shape, nbytes in plan.points()) + _GUARD
+    return max(used_bytes(shape, nbytes, ranks) for shape, nbytes in plan.points()) + SPAN + _GUARD
 
 
 def out_bytes(plan: Plan) -> int:
@@ -100,6 +106,8 @@ class Place:
         self.target = comm.window(nbytes)
         self.out = comm.window(out_bytes(plan))
         self.serial = 1
+        phases = share(comm, self.target.address % PAGE)
+        self.phases = phases[0], phases[min(1, comm.size - 1)]
 
 
 class Session:
@@ -144,7 +152,7 @@ class Session:
         kernel = self.comm.compile(source_of("clock", "clock_readings", "clock", "thread"), "clock_readings")
         out = self._place.out
         out.write(np.zeros(out.nbytes, np.uint8))
-        self._start(kernel, (0, 0, 0, 0, 1, 10, _CLOCK_READINGS, 1, 0, 0), 1, 1)
+        self._start(kernel, (0, 0, 0, 0, 1, 10, _CLOCK_READINGS, 1, 0, 0, 0, 0, 0, 0), 1, 1)
         words = self._times(_CLOCK_READINGS).ravel()
         steps = np.diff(words)
         resolution = int(steps[steps > 0].min()) if (steps > 0).any() else 0
@@ -152,18 +160,24 @@ class Session:
         return {"resolution_ns": max(r for r, _ in found), "reading_ns": max(o for _, o in found)}
 
     def launch(
-        self, shape: Shape, nbytes: int, warmup: int, iterations: int, taken: Taken, *, leader: int = 0, work: int = 0
+        self, shape: Shape, nbytes: int, warmup: int, iterations: int, taken: Taken, *, turn: int = 0, work: int = 0
     ) -> float:
-        """One launch, whose times and wrong elements are added to `taken`. Returns the seconds it took here."""
+        """One launch, whose times and wrong elements are added to `taken`. Returns the seconds it took here.
+
+        turn  its number in the row: ranks 0 and 1 take turns in leading, and pairs of launches in where things lie
+        """
         plan, made, place = self.plan, shape.operation, self._place
-        messages = made.messages(nbytes)
+        messages, contexts, leader = made.messages(nbytes), self.contexts(shape), turn % 2
+        at = self._lane(shape, nbytes, turn)
         place.out.write(np.zeros(place.out.nbytes, np.uint8))
-        end = used_bytes(shape, nbytes, self.comm.size)
+        end = at.offsets[self.comm.rank % 2] + used_bytes(shape, nbytes, self.comm.size)
         place.target.write(np.full(_GUARD, _GUARD_BYTE, np.uint8), offset=end)
         self.comm.barrier()
         numbers = (
             *(nbytes, stride_of(nbytes), place.serial, work),
-            *(messages, warmup, iterations, self.contexts(shape), leader, int(plan.verify)),
+            *(messages, warmup, iterations, contexts, leader, int(plan.verify)),
+            *at.offsets,
+            *at.signals,
         )
         seconds = self._start(self._kernel(shape), numbers, shape.ctas, shape.threads)
         place.serial += made.sends * (warmup + iterations) * max(shape.ctas * messages, self.comm.size)
@@ -236,6 +250,12 @@ class Session:
     def close(self) -> None:
         """Closes the communicator and with it the windows."""
         self.comm.close()
+
+    def _lane(self, shape: Shape, nbytes: int, turn: int) -> Lane:
+        if self.comm.platform == "sim":
+            return HOME
+        channels, each = channels_of(shape, self.contexts(shape)), shape.operation.kernel == "pingpong"
+        return lane(turn, nbytes, channels, each=each, phases=self._place.phases)
 
     def _kernel(self, shape: Shape) -> Any:
         key = shape.operation.name, shape.scope

@@ -29,6 +29,8 @@ ROUTES = ("native", "direct")
 KERNELS = Path(__file__).parent / "kernels"
 RAW = ("nvshmem", "nccl_gin")  # backends on a library whose own calls can be measured beside gin's
 MAX_ROWS = 1_000_000
+_LAUNCHES = 10  # of a row, where it has the iterations
+_LAUNCH = 20  # iterations that are worth a launch of their own
 
 _UNITS = {"K": 10, "M": 20, "G": 30}
 
@@ -98,7 +100,7 @@ class Plan:
     wire: str | None = None
     verify: bool = True
     timeout: float = 30.0  # seconds that any wait may take
-    rounds: int = 10  # a row's iterations are cut into this many launches, which alternate between the backends
+    rounds: int = 64  # a row's iterations are cut into launches, at most so many, which alternate between the backends
     seconds: float = 0.15  # aim for one row's time when iterations are not given
     samples: bool = True  # keep every sample in the results
     baseline: bool = False  # on GPUs: measure the libraries' own calls as well, as backends named `<backend>-raw`
@@ -130,7 +132,8 @@ class Plan:
 
     def longest_launch(self, nbytes: int) -> int:
         """Kept iterations of a launch, at most."""
-        return max(-(-self.first_iterations(nbytes) // self.rounds), 20)
+        first = self.first_iterations(nbytes)
+        return max(-(-first // self.launches(first)), 2 * _LAUNCH)
 
     def warmups(self, nbytes: int) -> int:
         """Iterations that every launch runs before those it keeps."""
@@ -139,18 +142,23 @@ class Plan:
         return 10 if nbytes <= 8 << 10 else 5 if nbytes <= 128 << 10 else 2
 
     def fitted_iterations(self, nbytes: int, seconds_each: float) -> int:
-        """Iterations of a row when one takes about `seconds_each`, all of its work included; a multiple of rounds."""
+        """Iterations of a row when one takes about `seconds_each`, all of its work included; as many in every launch."""
         wanted = self.first_iterations(nbytes)
         if self.iterations is not None:
             return wanted
         if seconds_each > 0:
             wanted = max(20, int(min(wanted, self.seconds / seconds_each)))
-        return -(-wanted // self.rounds) * self.rounds
+        launches = self.launches(wanted)
+        return -(-wanted // launches) * launches
+
+    def launches(self, iterations: int) -> int:
+        """How many launches the iterations of a row are cut into: ten, or more that are long enough."""
+        return min(max(_LAUNCHES, iterations // _LAUNCH), self.rounds, iterations)
 
     def split(self, iterations: int) -> list[int]:
         """The iterations of each launch of a row; their sum is `iterations`, none is 0."""
-        rounds = min(self.rounds, iterations)
-        return [iterations // rounds + (i < iterations % rounds) for i in range(rounds)]
+        launches = self.launches(iterations)
+        return [iterations // launches + (i < iterations % launches) for i in range(launches)]
 
 
 def kernel_name(test: str, name: str) -> str:

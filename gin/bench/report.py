@@ -157,6 +157,8 @@ class Reporter:
         )
         if env.get("gpus"):
             yield f"{', '.join(dict.fromkeys(env['gpus']))} ({len(env['gpus'])}), driver {env.get('driver', 'unknown')}"
+        if env.get("binding"):
+            yield f"cores by rank: {'; '.join(env['binding'])}"
         if "clock" in env:
             clock = env["clock"]
             yield f"clock of the kernels: steps of {clock['resolution_ns']} ns, {clock['reading_ns']} ns for a reading"

@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import gin.ranks
-from gin.bench import conditions, gpus, results
-from gin.bench.measure import Session, Taken, heap_bytes, share
+from gin.bench import binding, conditions, gpus, results
+from gin.bench.lanes import signals_for
+from gin.bench.measure import Session, Taken, channels_of, heap_bytes, share
 from gin.bench.plan import RAW, Plan, Shape
+from gin.comm import barrier_rounds
 from gin.config import Config
 from gin.errors import ConfigError, Error, UnsupportedError
 from gin.scratch import scratch_folder
@@ -42,12 +44,14 @@ def run(plan: Plan, sink: Sink) -> None:
             sessions = _open(plan, ranks.size, stack, tell)
             points = _points(plan, sessions, tell)
             clock = sessions[0].clock()
-            tell(_begin(sessions, points, clock))
+            cores = _cores(sessions[0].comm)
+            tell(_begin(sessions, points, clock, cores))
             on_gpus = sessions[0].comm.platform == "cuda"
             before = conditions.read(with_gpus=on_gpus)
-            for shape, nbytes, able in points:
-                tell({"event": "point", "shape": str(shape), "bytes": nbytes})
-                _measure(plan, able, shape, nbytes, clock["resolution_ns"], tell)
+            with binding.bound_to(cores[sessions[0].comm.rank] if cores else ()):
+                for shape, nbytes, able in points:
+                    tell({"event": "point", "shape": str(shape), "bytes": nbytes})
+                    _measure(plan, able, shape, nbytes, clock["resolution_ns"], tell)
             told = conditions.merge(share(sessions[0].comm, conditions.since(before, with_gpus=on_gpus)))
             tell({"event": "end", "conditions": told})
         except Error as error:
@@ -130,9 +134,17 @@ def _settings(plan: Plan, ranks: int) -> dict[str, Any]:
     config = Config.from_sources(**wanted)
     shapes = list(plan.shapes())
     contexts = max(shape.contexts or config.contexts for shape in shapes)
-    blocks = max(-(-shape.ctas // (shape.contexts or config.contexts)) for shape in shapes)  # that share a context
-    needs = (("contexts", contexts), ("signals", 3 * blocks), ("barriers", blocks), ("heap", heap_bytes(plan, ranks)))
-    for name, need in needs:
+    channels = [channels_of(shape, shape.contexts or config.contexts) for shape in shapes]
+    barriers = max(config.barriers, *channels)
+    words = barriers * barrier_rounds(ranks)
+    signals = max(signals_for(channel, words, move=config.platform != "sim") for channel in channels)
+    needs = {
+        "contexts": contexts,
+        "signals": signals,
+        "barriers": barriers,
+        "heap": heap_bytes(plan, ranks) + 16 * contexts * (signals + words),
+    }
+    for name, need in needs.items():
         if need > getattr(config, name):
             wanted[name] = need
     return wanted
@@ -199,9 +211,22 @@ def _points(plan: Plan, sessions: list[Session], tell: Sink) -> list[Point]:
     return points
 
 
-def _begin(sessions: list[Session], points: list[Point], clock: dict[str, int]) -> Event:
+def _cores(comm: Any) -> list[binding.Cores]:
+    """The cores that each rank is going to measure on; nothing where it does not matter or cannot be had. Collective."""
+    if comm.platform == "sim":
+        return []
+    places = [(host, cores) for host, cores in share(comm, binding.here())]
+    found = [binding.share_for(rank, places) for rank in range(len(places))]
+    return found if all(found) else []
+
+
+def _begin(
+    sessions: list[Session], points: list[Point], clock: dict[str, int], cores: Sequence[binding.Cores]
+) -> Event:
     comm = sessions[0].comm
     env = {**results.environment(), "platform": comm.platform, "wire": comm.config.wire, "clock": clock}
+    if cores:
+        env["binding"] = [binding.text(own) for own in cores]
     if comm.platform == "cuda":
         env |= gpus.facts()
     return {
@@ -224,7 +249,7 @@ def _measure(plan: Plan, sessions: list[Session], shape: Shape, nbytes: int, res
         for session, found, parts, into in zip(sessions, settled, shares, taken, strict=True):
             if turn < len(parts):
                 warmup = plan.warmups(nbytes)
-                session.launch(shape, nbytes, warmup, parts[turn], into, leader=turn % 2, work=found.work)
+                session.launch(shape, nbytes, warmup, parts[turn], into, turn=turn, work=found.work)
     for session, into in zip(sessions, taken, strict=True):
         row = session.row(shape, nbytes, into, resolution_ns)
         if row is not None:

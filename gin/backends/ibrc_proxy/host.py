@@ -10,6 +10,8 @@ from gin.config import Config
 from gin.platforms.host import spins
 from gin.platforms.losses import proxy_arguments
 
+_SELDOM_US = 1000  # how long the progress thread sleeps where only windows without a direct way need it
+
 
 class Backend(shared_memory.HostBackend):
     """Each window is a region of the wire; a descriptor names it by its number."""
@@ -28,6 +30,8 @@ class Backend(shared_memory.HostBackend):
         self.control = self.share("control window", self.regions.take(), self.job.control_bytes)
         job, config = self.job, self.job.config
         options = {"depth": config.ring_depth, "spin": spins(job.local_size, self.threads(config))}
+        if config.route == "direct":
+            options["sleep_us"] = _SELDOM_US
         if config.proxy_cpu is not None:
             options["cpu"] = config.proxy_cpu
         layout = (config.contexts, job.ids, job.size)

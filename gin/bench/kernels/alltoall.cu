@@ -8,6 +8,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   gin::Context net(comm, channel.context);
   const uint32_t me = net.rank(), ranks = net.size();
   const uint32_t barrier = blockIdx.x / plan.contexts;
+  const uint64_t place = plan.place[0];
   const uint64_t data_before = net.epoch(channel.data);
   const uint32_t distances = blockIdx.x < ranks ? (ranks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
   uint64_t wrong = 0;
@@ -18,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (plan.verify) {
       for (uint32_t i = 0; i < distances; ++i) {
         const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;
-        fill(source.local(to * plan.stride), Pattern(me, serial_now + to), plan.bytes);
+        fill(source.local(place + to * plan.stride), Pattern(me, serial_now + to), plan.bytes);
       }
     }
     __syncthreads();
@@ -26,7 +27,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     const uint64_t start = now();
     for (uint32_t i = group(); i < distances && !failed; i += groups()) {
       const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;
-      net.put(Coop{}, to, target, me * plan.stride, source, to * plan.stride, plan.bytes,
+      net.put(Coop{}, to, target, place + me * plan.stride, source, place + to * plan.stride, plan.bytes,
               gin::signal_inc{channel.data});
     }
     failed = failed || !net.wait(gin::block, channel.data, data_before + uint64_t(round + 1) * distances).ok();
@@ -36,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     if (plan.verify) {
       for (uint32_t i = 0; i < distances; ++i) {
         const uint32_t from = (me + ranks - (blockIdx.x + i * gridDim.x) % ranks) % ranks;
-        wrong += wrong_words(target.local(from * plan.stride), Pattern(from, serial_now + me), plan.bytes);
+        wrong += wrong_words(target.local(place + from * plan.stride), Pattern(from, serial_now + me), plan.bytes);
       }
     }
     __syncthreads();

@@ -30,17 +30,19 @@ struct Plan {
   uint32_t contexts;    // that blocks share out among them
   uint32_t leader;      // the rank, 0 or 1, that begins and takes the times, where one rank does
   uint32_t verify;      // whether payloads are filled and checked
+  uint32_t place[2];    // where in the windows the first message is, bytes: on even ranks and on odd ones
+  uint32_t signal[2];   // the first of the signals that blocks share out, likewise
 
   GIN_DEVICE uint32_t rounds() const { return warmup + iterations; }
 };
 
-// The block's own channel: contexts are shared out first, then signals of one context.
+// The block's own channel at one of the ends: contexts are shared out first, then signals of one context.
 struct Channel {
   uint32_t context, data, ready, done;
 
-  GIN_DEVICE explicit Channel(const Plan& plan) {
+  GIN_DEVICE explicit Channel(const Plan& plan, uint32_t rank = 0) {
     context = blockIdx.x % plan.contexts;
-    data = 3 * (blockIdx.x / plan.contexts);
+    data = plan.signal[rank % 2] + 3 * (blockIdx.x / plan.contexts);
     ready = data + 1;
     done = data + 2;
   }

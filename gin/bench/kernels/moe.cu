@@ -20,9 +20,11 @@ extern "C" __global__ void __launch_bounds__(1024)
   gin::Context net(comm, channel.context);
   const uint32_t me = net.rank(), ranks = net.size(), tokens = plan.messages;
   const uint32_t barrier = blockIdx.x / plan.contexts;
+  const uint64_t place = plan.place[0];
   const uint64_t data_before = net.epoch(channel.data), done_before = net.epoch(channel.done);
   const uint32_t distances = blockIdx.x < ranks ? (ranks - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
-  const uint64_t returned = uint64_t(ranks) * tokens * plan.stride;  // where in `target` the tokens come back to
+  // Where in `target` the tokens come back to.
+  const uint64_t returned = place + uint64_t(ranks) * tokens * plan.stride;
   const uint64_t mine = first_token(tokens, me, ranks);  // of every sender's tokens, the first for this rank
   const uint64_t count = first_token(tokens, me + 1, ranks) - mine;  // that every sender has for this rank
   uint64_t wrong = 0;
@@ -33,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     for (uint32_t i = 0; i < distances && plan.verify; ++i) {
       const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;
       for (uint64_t t = first_token(tokens, to, ranks); t < first_token(tokens, to + 1, ranks); ++t) {
-        fill(source.local(t * plan.stride), Pattern(me, serial + t), plan.bytes);
+        fill(source.local(place + t * plan.stride), Pattern(me, serial + t), plan.bytes);
       }
     }
     __syncthreads();
@@ -45,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       const uint64_t begin = first_token(tokens, to, ranks), end = first_token(tokens, to + 1, ranks);
       for (uint64_t t = begin + group(); t < end; t += groups()) {
         const uint64_t slot = uint64_t(me) * tokens + t - begin;
-        net.put(Coop{}, to, target, slot * plan.stride, source, t * plan.stride, plan.bytes);
+        net.put(Coop{}, to, target, place + slot * plan.stride, source, place + t * plan.stride, plan.bytes);
       }
       __syncthreads();
       if (threadIdx.x == 0) net.signal(to, gin::ordered(gin::signal_inc{channel.data}));
@@ -55,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(1024)
       const uint32_t from = (me + ranks - (blockIdx.x + i * gridDim.x) % ranks) % ranks;
       for (uint64_t k = group(); k < count; k += groups()) {
         net.put(Coop{}, from, target, returned + (mine + k) * plan.stride, target,
-                (uint64_t(from) * tokens + k) * plan.stride, plan.bytes);
+                place + (uint64_t(from) * tokens + k) * plan.stride, plan.bytes);
       }
       __syncthreads();
       if (threadIdx.x == 0) net.signal(from, gin::ordered(gin::signal_inc{channel.done}));
@@ -71,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(1024)
         wrong += wrong_words(target.local(returned + t * plan.stride), Pattern(me, serial + t), plan.bytes);
       }
       for (uint64_t k = 0; k < count; ++k) {
-        wrong += wrong_words(target.local((uint64_t(from) * tokens + k) * plan.stride),
+        wrong += wrong_words(target.local(place + (uint64_t(from) * tokens + k) * plan.stride),
                              Pattern(from, serial + mine + k), plan.bytes);
       }
     }

@@ -8,7 +8,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (net.rank() > 1) return;
   const uint32_t peer = 1 - net.rank();
   const bool leads = net.rank() == plan.leader;
-  const uint64_t first = uint64_t(blockIdx.x) * plan.messages * plan.stride;
+  const uint64_t first = plan.place[0] + uint64_t(blockIdx.x) * plan.messages * plan.stride;
   const uint64_t ready_before = net.epoch(channel.ready), done_before = net.epoch(channel.done);
   const uint64_t serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds() * plan.messages;
 #if defined(BENCH_OP_get)

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(1024)
   if (net.rank() > 1) return;
   const uint32_t peer = 1 - net.rank(), transfers = 2;
   const bool leads = net.rank() == plan.leader;
-  const uint64_t place = blockIdx.x * plan.stride;
+  const uint64_t place = plan.place[0] + blockIdx.x * plan.stride;
   const uint64_t data_before = net.epoch(channel.data), ready_before = net.epoch(channel.ready),
                  done_before = net.epoch(channel.done);
   const uint64_t serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds() * transfers;

@@ -4,43 +4,45 @@ namespace bench {
 
 template <class Send>
 GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::Window& target, const gin::Window& out,
-                         const Plan& plan, const Channel& channel, Send send) {
+                         const Plan& plan, Send send) {
   if (net.rank() > 1) return;
   const uint32_t peer = 1 - net.rank();
   const bool first = net.rank() == plan.leader;
   const bool active = group() == 0;
-  const uint64_t place = blockIdx.x * plan.stride;
-  const uint64_t data_before = net.epoch(channel.data), ready_before = net.epoch(channel.ready);
+  const Channel here(plan, net.rank()), there(plan, peer);
+  const uint64_t offset = blockIdx.x * plan.stride;
+  const uint64_t mine = plan.place[net.rank() % 2] + offset, theirs = plan.place[peer % 2] + offset;
+  const uint64_t data_before = net.epoch(here.data), ready_before = net.epoch(here.ready);
   const uint64_t block_serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds();
   uint64_t wrong = 0;
   __syncthreads();
 
   for (uint32_t round = 0; round < plan.rounds(); ++round) {
-    if (plan.verify) fill(source.local(place), Pattern(net.rank(), block_serial + round), plan.bytes);
+    if (plan.verify) fill(source.local(mine), Pattern(net.rank(), block_serial + round), plan.bytes);
     __syncthreads();
     bool failed = false;
     if (active) {
       if (first) {
-        failed = !net.wait(Coop{}, channel.ready, ready_before + round + 1).ok();
+        failed = !net.wait(Coop{}, here.ready, ready_before + round + 1).ok();
         const uint64_t start = now();
-        send(peer, place);
-        failed = failed || !net.wait(Coop{}, channel.data, data_before + round + 1).ok();
+        send(peer, theirs, mine, there.data);
+        failed = failed || !net.wait(Coop{}, here.data, data_before + round + 1).ok();
         if (threadIdx.x == 0) keep(out, plan, round, start, now());
       } else {
-        if (threadIdx.x == 0) net.signal(peer, gin::signal_inc{channel.ready});
-        failed = !net.wait(Coop{}, channel.data, data_before + round + 1).ok();
-        send(peer, place);
+        if (threadIdx.x == 0) net.signal(peer, gin::signal_inc{there.ready});
+        failed = !net.wait(Coop{}, here.data, data_before + round + 1).ok();
+        send(peer, theirs, mine, there.data);
       }
       failed = failed || !net.flush(Coop{}).ok();
     }
     if (__syncthreads_or(failed)) break;
-    if (plan.verify) wrong += wrong_words(target.local(place), Pattern(peer, block_serial + round), plan.bytes);
+    if (plan.verify) wrong += wrong_words(target.local(mine), Pattern(peer, block_serial + round), plan.bytes);
     __syncthreads();
   }
   report_wrong(out, wrong);
   if (threadIdx.x == 0) {
-    caught_up(net, channel.data, data_before + plan.rounds());
-    if (first) caught_up(net, channel.ready, ready_before + plan.rounds());
+    caught_up(net, here.data, data_before + plan.rounds());
+    if (first) caught_up(net, here.ready, ready_before + plan.rounds());
   }
 }
 
@@ -48,16 +50,15 @@ GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::W
 
 extern "C" __global__ void __launch_bounds__(1024)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
-  const bench::Channel channel(plan);
-  const bench::Net net(comm, channel.context);
-  bench::pingpong(net, source, target, out, plan, channel, [&](uint32_t peer, uint64_t place) {
+  const bench::Net net(comm, bench::Channel(plan).context);
+  bench::pingpong(net, source, target, out, plan, [&](uint32_t peer, uint64_t to, uint64_t from, uint32_t signal) {
 #if defined(BENCH_OP_put_value)
     if (threadIdx.x == 0) {
-      const uint64_t value = *static_cast<const uint64_t*>(source.local(place));
-      net.put_value(peer, target, place, value, gin::signal_inc{channel.data});
+      const uint64_t value = *static_cast<const uint64_t*>(source.local(from));
+      net.put_value(peer, target, to, value, gin::signal_inc{signal});
     }
 #else
-    net.put(bench::Coop{}, peer, target, place, source, place, plan.bytes, gin::signal_inc{channel.data});
+    net.put(bench::Coop{}, peer, target, to, source, from, plan.bytes, gin::signal_inc{signal});
 #endif
   });
 }

@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 #else
   const uint64_t arrivals = plan.messages;
 #endif
-  const uint64_t first = uint64_t(blockIdx.x) * plan.messages * plan.stride;
+  const uint64_t first = plan.place[0] + uint64_t(blockIdx.x) * plan.messages * plan.stride;
   const uint64_t data_before = net.epoch(channel.data), ready_before = net.epoch(channel.ready),
                  done_before = net.epoch(channel.done);
   const uint64_t serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds() * plan.messages;
