@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from processes import running
 
 import gin
 from gin.conformance import Case, Plan, World, all_cases, case, run, select
@@ -307,6 +308,19 @@ def gin_command(*words, launcher=(), **env):
 
 LAUNCHER = ("run", "-n", "2", "--", sys.executable, "-P", "-m", "gin")
 SHORT = ("conformance", "--backend", "nccl_gin,ibrc_proxy", "--route", "direct", "--ranks", "2")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_early_keeps_what_it_has(tmp_path, number):
+    file = tmp_path / "out.json"
+    command = [sys.executable, "-P", "-m", "gin", *SHORT, "-v", "--json", str(file)]
+    with running(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        first = process.stderr.readline()
+        process.send_signal(number)
+        process.communicate(timeout=90)
+    assert first.startswith("pass") and process.returncode == 130
+    document = json.loads(file.read_text())
+    assert not document["complete"] and any(row["outcome"] == PASS for row in document["results"])
 
 
 def test_the_command_shows_a_table_and_writes_json(tmp_path):

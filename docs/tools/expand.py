@@ -3,7 +3,7 @@
 <!-- made: device -->                       the operations of gin::Context
 <!-- made: types HEADER NAME... -->         structures of a device header
 <!-- made: python MODULE [NAME...] -->      classes and functions
-<!-- made: settings -->                     also capabilities, commands, coverage, definitions, models, results
+<!-- made: settings -->                     also capabilities, cases, commands, coverage, definitions, models, results
 <!-- made: file LANGUAGE PATH -->           a file of the tree, whole
 """
 
@@ -51,6 +51,8 @@ def _make(words: list[str]) -> str:
             return tables.results(ROOT / "results")
         case ["coverage"]:
             return tables.coverage(ROOT / "results")
+        case ["cases"]:
+            return tables.cases(ROOT / "results")
         case [name] if name in _TABLES:
             return _TABLES[name]()
     raise ValueError(f"made: {' '.join(words)}: nothing is called so")

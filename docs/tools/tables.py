@@ -11,7 +11,7 @@ from typing import Any
 
 from prose import markdown, row
 
-__all__ = ["capabilities", "commands", "coverage", "definitions", "measured", "models", "results", "settings"]
+__all__ = ["capabilities", "cases", "commands", "coverage", "definitions", "measured", "models", "results", "settings"]
 
 
 class _Absent(ModuleType):
@@ -94,8 +94,16 @@ def measured(folder: Path) -> dict[str, dict[str, Any]]:
     return {
         name: document
         for name, document in found.items()
-        if not document.get("emulated") and "figures" not in document and not _of_host(document)
+        if not document.get("emulated")
+        and "figures" not in document
+        and not _of_host(document)
+        and not _is_conformance(document)
     }
+
+
+def _is_conformance(document: dict[str, Any]) -> bool:
+    found = document.get("results")
+    return isinstance(found, list) and all("outcome" in result for result in found)
 
 
 def _of_host(document: dict[str, Any]) -> bool:
@@ -128,6 +136,42 @@ def coverage(folder: Path) -> str:
     lines = [row(["backend", *ROUTES]), "|---|" + "---|" * len(ROUTES)]
     for name in NAMES:
         lines.append(row([f"`{name}`", *(", ".join(sorted(ran.get((name, route), ["not run"]))) for route in ROUTES)]))
+    return "\n".join(lines)
+
+
+def cases(folder: Path) -> str:
+    """What came of the cases of `gin conformance` on GPUs, by backend and route, with those that were not run."""
+    from gin.backends import NAMES
+    from gin.bench.plan import ROUTES
+    from gin.conformance import Plan, select
+    from gin.conformance.results import FAIL, PASS, REFUSED
+
+    found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    ranks = set()
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if _is_conformance(document) and document["environment"]["platform"] == "cuda":
+            for result in document["results"]:
+                found.setdefault((result["backend"], result["route"]), {})[result["case"]] = result
+                ranks.add(result["ranks"])
+    plan = Plan(select(), ranks=sorted(ranks), platform="cuda")
+    lines = [
+        row(["backend", "route", "passed", "refused, for want of", "failed", "not run"]),
+        "|---|---|--:|---|---|---|",
+    ]
+    for name, route in ((name, route) for name in NAMES for route in reversed(ROUTES)):
+        results = found.get((name, route), {})
+        outcomes: dict[str, list[dict[str, Any]]] = {PASS: [], REFUSED: [], FAIL: []}
+        for result in results.values():
+            outcomes[result["outcome"]].append(result)
+        refused = [f"{result['capability']}: `{result['case']}`" for result in outcomes[REFUSED]]
+        failed = [f"`{result['case']}`" for result in outcomes[FAIL]]
+        wanted = [case.name for case in plan.fitting(route, "cuda")]
+        left = dict.fromkeys(f"`{case.partition('[')[0]}`" for case in wanted if case not in results)
+        count = sum(case not in results for case in wanted)
+        missing = f"{count}: {', '.join(left)}" if left else "-"
+        shown = [", ".join(refused) or "-", ", ".join(failed) or "-", missing]
+        lines.append(row([f"`{name}`", route, len(outcomes[PASS]), *shown]))
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ import click
 import gin.ranks
 from gin.backends import NAMES
 from gin.bench.results import Output, environment
+from gin.cli.interrupts import terminated_as_interrupted
 from gin.conformance.plan import ROUTES, Job, Plan
 from gin.conformance.registry import select
 from gin.conformance.results import FAIL, PASS, REFUSED, SKIPPED, Result, document, to_json
@@ -153,10 +155,11 @@ def _follow(plan: Plan, platform: str, options: dict[str, Any], launch: Launch, 
     status = OK
     progress = _Progress(options["verbose"]) if leads else None
     try:
-        for result in run(plan, launch, progress.heard if progress else None):
-            results.append(result)
-            if progress:
-                progress.result(result)
+        with terminated_as_interrupted() if launch is start_here else contextlib.nullcontext():
+            for result in run(plan, launch, progress.heard if progress else None):
+                results.append(result)
+                if progress:
+                    progress.result(result)
     except KeyboardInterrupt:
         status = INTERRUPTED
     except UnsupportedError as error:

@@ -51,7 +51,7 @@ class Plan:
         platform, wire = self.where
         for backend in self.backends:
             for route in self.routes:
-                fitting = [case for case in self.cases if not self._unfit(case, route, platform)]
+                fitting = self.fitting(route, platform)
                 numbers = {case.name: self._numbers(case, backend) for case in fitting}
                 for ranks in sorted({n for those in numbers.values() for n in those}):
                     chosen = [case for case in fitting if ranks in numbers[case.name]]
@@ -66,7 +66,12 @@ class Plan:
                         self.faults,
                         self.patience,
                     )
-                    yield from job.split()
+                    if job.cases:
+                        yield job
+
+    def fitting(self, route: str, platform: str) -> list[Case]:
+        """The cases that can be run by a route."""
+        return [case for case in self.cases if not self._unfit(case, route, platform)]
 
     def skipped(self) -> Iterator[Result]:
         """What the jobs leave out, and why."""
@@ -152,12 +157,6 @@ class Job:
             else:
                 shared.setdefault(json.dumps(dict(case.settings), sort_keys=True), []).append(case)
         return [Part(tuple(shared[key])) for key in sorted(shared, key=lambda key: key != "{}")] + single
-
-    def split(self) -> list[Job]:
-        """As few jobs as will do: a process can open NVSHMEM on GPUs only once."""
-        if self.platform == "cuda" and self.backend == "nvshmem":
-            return [replace(self, cases=part.cases) for part in self.parts()]
-        return [self] if self.cases else []
 
     def without(self, names: Collection[str]) -> Job:
         """The same without the cases of these names."""

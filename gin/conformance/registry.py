@@ -64,9 +64,10 @@ class Case:
 
     @property
     def summary(self) -> str:
-        """What is checked, in one line."""
+        """What is checked, in one line: the function's, with {variant} and the {arguments} filled in."""
         text = inspect.getdoc(self.function) or ""
-        return " ".join(text.split("\n\n")[0].split()).rstrip(".").format(**self.arguments)
+        variant = self.name.partition("[")[2].removesuffix("]")
+        return " ".join(text.split("\n\n")[0].split()).rstrip(".").format(variant=variant, **self.arguments)
 
 
 _cases: dict[str, Case] = {}

@@ -77,11 +77,6 @@ class World:
         """The rank before this one around the ring."""
         return (self.rank - 1) % self.size
 
-    @property
-    def reopens(self) -> bool:
-        """Whether a process can open the backend more than once here."""
-        return not (self.platform == "cuda" and self.backend == "nvshmem")
-
     def open(self, **settings: Any) -> Comm:
         """Opens a communicator on the case's backend, platform and route. Collective unless rank and size are given."""
         comm = self._open(**settings)

@@ -38,7 +38,9 @@ CONTRACT = (
     "signal.several",
     "atomic.every_operation",
     "order.covers_a_hundred_puts",
+    "failure.of_one_peer",
 )
+RANKS = "2,3,4"
 LOSSY = ("transfer.put_value", "transfer.get", "signal.several", "order.quiet", "atomic.every_operation")
 FAMILIES = ("transfer", "signal", "order", "atomic", "local", "visibility", "limits")
 LARGE = "limits.past_four_gibibytes"  # pins more memory than a machine for tests has
@@ -155,9 +157,10 @@ def alone(machines: Machines) -> Jobs:
     bench = "-P -m gin bench latency --route native -b 8 -e 64 -n 20 -w 3 --ranks 2"
     machines.warm(sys.executable, *bench.split())
     machines.start(str(PROGRAMS / "leaks.py"), "1")
+    machines.start(str(PROGRAMS / "lost.py"), "1", ranks=3)
     machines.start(str(PROGRAMS / "soak.py"), "1")
-    machines.cases(*CONTRACT, ranks="2,3")
-    script = f"bash {PROGRAMS / 'alone.sh'} {sys.executable} {SOAK} 2,3 {shlex.join(CONTRACT)}"
+    machines.cases(*CONTRACT, ranks=RANKS)
+    script = f"bash {PROGRAMS / 'alone.sh'} {sys.executable} {SOAK} {RANKS} {shlex.join(CONTRACT)}"
     output = machines.run(script, seconds=2400 + int(SOAK))
     return Jobs(output)
 
@@ -179,6 +182,14 @@ def test_bench_runs_over_verbs(alone: Jobs) -> None:
 @pytest.mark.parametrize("name", ["leaks", "leaks-killed"])
 def test_closed_communicators_leave_nothing_open(alone: Jobs, name: str) -> None:
     succeeded(alone[name], r"'qp': [1-9]\d*, .* during")
+
+
+def test_ranks_go_on_without_one_that_was_killed(alone: Jobs) -> None:
+    status, output = alone["lost"]
+    assert status == 137, output
+    for rank in (0, 2):
+        told = re.search(rf"rank {rank} lost \[1\] and went on, in (\S+) s: .*rank 1", output)
+        assert told and float(told[1]) < 60, output
 
 
 def test_all_data_is_right_after_a_while_of_everything(alone: Jobs) -> None:

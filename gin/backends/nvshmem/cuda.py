@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from gin.backends.base import Job, Region
 from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
 from gin.backends.nvshmem.heap import Heap
+from gin.backends.nvshmem.instance import Block, Instance, joins, joint_block
 from gin.config import format_size, parse_size
 from gin.errors import ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
@@ -21,27 +23,29 @@ SLACK = 64 << 20  # bytes of NVSHMEM's heap beside our allocation: its own synch
 
 
 class Backend(CudaBackend):
-    """NVSHMEM can be open once in a process."""
+    """NVSHMEM is open once in a process: communicators of the same ranks share it, each with a block of its heap."""
 
     name = "nvshmem"
-    _open: ClassVar[bool] = False
+    _instance: ClassVar[Instance] = Instance()
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._places: dict[int, int] = {}  # region number -> heap offset
         self._base = 0
-        self._started = False
+        self._block: Block | None = None
 
     def open(self) -> None:
         job, config = self.job, self.job.config
         preload("nvshmem", "libnvshmem_host.so.3")
         self._nvshmem = library("nvshmem.core")
         self._bindings = library("nvshmem.bindings")
-        self._set_heap_size()
-        uid = job.exchange.gather("nvshmem id", self._make_id)[0]
-        job.exchange.agree("nvshmem start", lambda: self._start(bytes.fromhex(uid)))
+        offers = job.exchange.gather("nvshmem", lambda: self._instance.offer(self.platform.gpu.uuid))
+        if not joins(offers):
+            self._set_heap_size()
+            uid = job.exchange.gather("nvshmem id", self._make_id)[0]
+            job.exchange.agree("nvshmem start", lambda: self._start(uid))
         self._allocator = Heap(config.heap)
-        job.exchange.agree("nvshmem heap", self._allocate)
+        job.exchange.agree("nvshmem heap", lambda: self._allocate(joint_block(offers, config.heap)))
         self._heaps = [int(self._bindings.ptr(self._base, rank)) for rank in range(job.size)]
         self.regions.take()  # the control window's
         self.control = self._cut(0, self._allocator.place([job.control_bytes]), [job.control_bytes] * job.size)
@@ -61,27 +65,17 @@ class Backend(CudaBackend):
         raise UnsupportedError("backend nvshmem cannot register memory allocated elsewhere")
 
     def close(self, timeout: float) -> None:
-        if not self._started:
-            return
-        self._started = False
+        if self._block:
+            self._block.used = False
         if self.platform.lost or self.failed:
-            return  # its end is collective: left to the end of the process
-        try:
-            within(timeout, "nvshmem end", self._end, self.platform.gpu.enter)
-        except TimeoutError:
-            return
-        type(self)._open = False
-
-    def _end(self) -> None:
-        self._bindings.free(self._base)
-        self._nvshmem.finalize()
+            self._instance.broken = True
 
     def _set_heap_size(self) -> None:
         config = self.job.config
         wanted = config.heap + SLACK
         theirs = os.environ.get("NVSHMEM_SYMMETRIC_SIZE")
-        if theirs is None:
-            os.environ["NVSHMEM_SYMMETRIC_SIZE"] = str(wanted)
+        if theirs is None or theirs == self._instance.heap_size:
+            os.environ["NVSHMEM_SYMMETRIC_SIZE"] = self._instance.heap_size = str(wanted)
             return
         try:
             size = parse_size(theirs)
@@ -94,16 +88,14 @@ class Backend(CudaBackend):
             )
 
     def _make_id(self) -> str:
-        if type(self)._open:
-            raise UnsupportedError("NVSHMEM is open in this process already, and it can be only once; close that first")
         return bytes(self._nvshmem.get_unique_id()._data.tobytes()).hex() if self.job.rank == 0 else ""
 
-    def _start(self, uid_bytes: bytes) -> None:
+    def _start(self, uid_text: str) -> None:
         from cuda.core import Device
 
         gpu = self.platform.gpu
         uid = self._nvshmem.get_unique_id(empty=True)
-        uid._data.view(np.uint8)[:] = np.frombuffer(uid_bytes, np.uint8)
+        uid._data.view(np.uint8)[:] = np.frombuffer(bytes.fromhex(uid_text), np.uint8)
 
         def start() -> None:
             device = Device(gpu.ordinal)
@@ -112,16 +104,26 @@ class Backend(CudaBackend):
                 device=device, uid=uid, rank=self.job.rank, nranks=self.job.size, initializer_method="uid"
             )
 
-        type(self)._open = self._started = True
+        self._instance.started(uid_text, self.job.rank, self.job.size, gpu.uuid)
+        # It would decide which of NCCL's plugins this process uses before nccl_gin could; its collectives are not used here.
+        os.environ.setdefault("NVSHMEM_DISABLE_NCCL", "1")
         within(self.job.config.connect_timeout, "nvshmem start", start, gpu.enter)
+        atexit.register(self._instance.end, self._nvshmem.finalize, gpu.enter)
 
-    def _allocate(self) -> None:
-        heap = self.job.config.heap
-        self._base = int(self._bindings.malloc(heap))
-        if not self._base:
-            raise OutOfMemoryError(
-                f"NVSHMEM cannot give {format_size(heap)} of its heap; set GIN_HEAP to less, or give the GPU more room"
-            )
+    def _allocate(self, spare: int | None) -> None:
+        """Takes the block of that number, or allocates one."""
+        heap, blocks = self.job.config.heap, self._instance.blocks
+        if spare is None:
+            address = int(self._bindings.malloc(heap))
+            if not address:
+                raise OutOfMemoryError(
+                    f"NVSHMEM cannot give {format_size(heap)} of its heap; set GIN_HEAP to less, or give the GPU more room"
+                )
+            blocks.append(Block(address, heap))
+            spare = len(blocks) - 1
+        self._block = blocks[spare]
+        self._block.used = True
+        self._base = self._block.address
         self.platform.gpu.fill(self._base, heap)
 
     def _device_code(self) -> DeviceCode:

@@ -111,7 +111,7 @@ TURN = (
     variants={"of one backend": {"other": False}, "of two backends": {"other": True}},
 )
 def two_at_once(world: World, other: bool) -> None:
-    """Two communicators {other} at once do not disturb each other, nor does the end of one the other."""
+    """Two communicators {variant} at once do not disturb each other, nor does the end of one the other."""
     backend = {"ibrc_proxy": "nccl_gin"}.get(world.backend, "ibrc_proxy") if other else world.backend
     route = "direct" if other else world.route
     one, two = world.open(heap=SMALL), world.open(backend=backend, route=route, heap=SMALL)

@@ -191,7 +191,7 @@ def _meet_for_ever(comm: gin.Comm) -> None:
 )
 def out_of_range(world: World, operation: str) -> None:
     """With checks compiled in, peers, places and ids out of range are not done, and recorded as {operation}."""
-    for kind in KINDS[operation] if world.reopens else KINDS[operation][:1]:
+    for kind in KINDS[operation]:
         _out_of_range(world, RANGE, kind, operation)
 
 
@@ -200,7 +200,7 @@ def atomics_out_of_range(world: World) -> None:
     """With checks compiled in, atomics out of range or not aligned are not done, and recorded."""
     if not world.capabilities["atomics"]:
         world.open(require="atomics")
-    for kind in range(3) if world.reopens else range(1):
+    for kind in range(3):
         _out_of_range(world, ATOMIC, kind, "atomic")
 
 

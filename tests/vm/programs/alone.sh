@@ -14,6 +14,7 @@ job memlock 300 setpriv --bounding-set -ipc_lock bash -c "ulimit -l 16; '$python
 job latency 600 "$python" -P -m gin bench latency --route native -b 8 -e 64 -n 20 -w 3 --ranks 2
 GIN_CONTEXTS=2 job leaks 900 "$python" -P -m gin run -n 2 "$here/leaks.py" 20
 GIN_CONTEXTS=2 GIN_TIMEOUT=60s job leaks-killed 900 "$python" -P "$here/leaks.py" 5 kill
+GIN_CONTEXTS=2 GIN_TIMEOUT=60s job lost 600 "$python" -P -m gin run -n 3 --keep-going -- "$python" -P "$here/lost.py" 20
 before=$(objects)
 GIN_TIMEOUT=60s job soak $((soak + 600)) "$python" -P -m gin run -n 3 "$here/soak.py" "$soak"
 echo "objects before: $before, after: $(objects)"

@@ -1,0 +1,79 @@
+"""Communicators of one process share NVSHMEM, or are refused by name."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import gin
+from gin.backends.nvshmem.instance import Block, Instance, joins, joint_block
+
+
+def opened(size: int, token: str = "id", blocks: tuple[Block, ...] = ()) -> list[Instance]:
+    ranks = [Instance() for _ in range(size)]
+    for rank, instance in enumerate(ranks):
+        instance.started(token, rank, size, f"gpu {rank}")
+        instance.blocks += [Block(block.address, block.nbytes, block.used) for block in blocks]
+    return ranks
+
+
+def offers(ranks: list[Instance]) -> list[dict]:
+    return [instance.offer(f"gpu {number}") for number, instance in enumerate(ranks)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_it_is_started_once_and_shared_by_the_same_ranks(size):
+    assert not joins(offers([Instance() for _ in range(size)]))
+    assert joins(offers(opened(size)))
+
+
+def test_other_ranks_than_it_was_started_by_are_refused_on_all_of_them():
+    three = opened(3)
+    for wrong in (three[:2], [three[1], three[0], three[2]], [*three, Instance()], [Instance(), *three[1:]]):
+        for instance, number in zip(wrong, range(len(wrong)), strict=True):
+            instance.gpu = f"gpu {number}"
+        with pytest.raises(gin.UnsupportedError, match="same ranks in the same order"):
+            joins(offers(wrong))
+
+
+def test_ranks_of_two_different_ones_are_refused():
+    one, two = opened(2, "one"), opened(2, "two")
+    with pytest.raises(gin.UnsupportedError, match="NVSHMEM"):
+        joins(offers([one[0], two[1]]))
+
+
+def test_another_gpu_than_it_was_started_on_is_refused():
+    (instance,) = opened(1)
+    with pytest.raises(gin.UnsupportedError, match="another GPU"):
+        instance.offer("gpu 7")
+
+
+def test_a_block_is_used_again_once_no_rank_uses_it_and_it_is_large_enough():
+    blocks = (Block(0, 100, used=False), Block(1000, 200, used=True), Block(2000, 300, used=False))
+    ranks = opened(3, blocks=blocks)
+    assert joint_block(offers(ranks), 100) == 0
+    assert joint_block(offers(ranks), 101) == 2
+    assert joint_block(offers(ranks), 301) is None
+    ranks[1].blocks[0].used = True
+    assert joint_block(offers(ranks), 1) == 2
+    ranks[2].blocks[2].used = True
+    assert joint_block(offers(ranks), 1) is None
+
+
+def test_it_is_closed_with_the_process_within_a_bound():
+    ended = []
+    Instance().end(lambda: ended.append("finalize"), lambda: ended.append("enter"))
+    assert ended == ["enter", "finalize"]
+    start = time.monotonic()
+    Instance().end(lambda: time.sleep(20), lambda: None)  # the others go on
+    assert time.monotonic() - start < 10
+
+
+def test_it_is_not_closed_after_a_failure_or_by_an_error():
+    Instance(broken=True).end(lambda: pytest.fail("it is collective"), lambda: None)
+
+    def fail() -> None:
+        raise RuntimeError("nvshmem")
+
+    Instance().end(fail, lambda: None)
