@@ -219,6 +219,7 @@ def both(output: str) -> dict[str, dict[int, tuple[int, str]]]:
 def hosts(machines: Machines) -> dict[str, dict[int, tuple[int, str]]]:
     machines.start(str(PROGRAMS / "sweep.py"))
     machines.start(str(PROGRAMS / "stream.py"), "3", "1", "true")
+    machines.start(str(PROGRAMS / "atomics.py"), "3")
     machines.start(str(PROGRAMS / "soak.py"), "1")
     bench = "-P -m gin bench latency --route native -b 8 -e 8 -n 5 --ranks 2"
     machines.warm(sys.executable, *bench.split())
@@ -252,6 +253,12 @@ def test_bench_runs_between_two_machines(job: dict[int, tuple[int, str]]) -> Non
 def test_all_data_is_right_over_a_network_that_loses_packets(job: dict[int, tuple[int, str]]) -> None:
     for node in (0, 1):
         succeeded(job[node], rf"rank {node} of 2: .* 0 wrong")
+
+
+@pytest.mark.parametrize("job", ["atomics"], indirect=True)
+def test_atomics_bring_the_old_values_over_a_network_that_loses_packets(job: dict[int, tuple[int, str]]) -> None:
+    for node in (0, 1):
+        succeeded(job[node], rf"rank {node}: \d+ atomics, 0 old values and 0 sums wrong")
 
 
 @pytest.mark.parametrize("job", ["contract"], indirect=True)

@@ -21,13 +21,13 @@ uint32_t depth_of(const Settings& settings, const Device& device) {
   return std::bit_floor(std::min(std::bit_ceil(settings.depth), most));
 }
 
-// Whether writes may overtake each other on their way to memory. Soft-RoCE's do not, whatever was asked for; and it sends
-// nothing more behind a fence once a packet before it was lost (Linux 6.1).
-bool overtake(const Settings& settings, const Device& device) {
-  constexpr uint32_t soft_roce = 0xffffff;  // as vendor
+// Linux's device in software. It differs in two ways (Linux 6.1), both once packets were lost: it sends nothing more behind a
+// fence; and when it is sent a write again, it acknowledges with the number of what it did last. Where that is an atomic,
+// whose answer is then taken for come, the atomic ends with the answer of an earlier one.
+bool is_soft_roce(const Device& device) {
+  constexpr uint32_t vendor = 0xffffff;
   ibv_device_attr attr{};
-  const bool known = Library::get().query_device(device.context.get(), &attr) == 0;
-  return settings.relaxed && !(known && attr.vendor_id == soft_roce);
+  return Library::get().query_device(device.context.get(), &attr) == 0 && attr.vendor_id == vendor;
 }
 
 uint32_t next_number(Core& core) {
@@ -71,7 +71,9 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
       device_(core_->device_of(number_)),
       depth_(depth_of(core_->settings, *core_->devices[device_])),
       inline_bytes_(core_->settings.inline_bytes),
-      relaxed_(overtake(core_->settings, *core_->devices[device_])),
+      soft_(is_soft_roce(*core_->devices[device_])),
+      relaxed_(core_->settings.relaxed &&
+               !soft_),  // Soft-RoCE's writes do not overtake each other, whatever is asked for
       done_(core_->settings.queue),
       most_taken_(core_->settings.queue),
       words_({&core_->devices[device_], 1}, 2 * page),
@@ -106,6 +108,7 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
   }
   for (uint32_t i = most_slots; i-- > 0;) free_slots_.push_back(uint16_t(i));
   swapping_.reserve(most_slots);
+  held_.reserve(most_slots);
   for (std::vector<Queue*>* list : {&touched_, &ready_, &unsettled_}) list->reserve(core_->size);
   std::lock_guard<std::mutex> lock(core_->mutex);
   core_->endpoints.push_back(this);
@@ -146,6 +149,7 @@ bool VerbsEndpoint::take(const Request& r) {
   Queue& q = queues_[r.peer];
   if (q.dead) return end(r, Code::remote, q.syndrome);
   if (!q.connected) return end(r, Code::internal, syndrome_of_errno(ENOTCONN));
+  if (q.held) return false;
   if (r.verb == Verb::atomic) return take_atomic(r, q);
 
   const bool value = r.verb == Verb::value, moves = value || (r.bytes != 0 && r.verb != Verb::signal);
@@ -192,7 +196,7 @@ bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
     if (!local || !inside(r.local_offset, r.bytes, local->bytes)) return end(r, Code::range, 0);
     result = local->base + r.local_offset;
   }
-  if (free_slots_.empty() || !has_room(q, 1)) return false;
+  if (free_slots_.empty() || !has_room(q, 1) || waits_for_writes(q)) return false;
   const uint16_t slot = free_slots_.back();
   free_slots_.pop_back();
   slots_[slot] = {r.token,
@@ -312,6 +316,40 @@ bool VerbsEndpoint::keep_fence(Queue& q) {
   return q.tripped > q.retired;
 }
 
+// On Soft-RoCE no atomic with an answer goes behind a write that may be sent again.
+bool VerbsEndpoint::waits_for_writes(const Queue& q) const { return soft_ && q.wrote > q.completed; }
+
+void VerbsEndpoint::post_again(uint16_t number) {
+  Queue& q = *slots_[number].queue;
+  if (waits_for_writes(q)) {
+    held_.push_back(number);
+    ++q.held;
+  } else {
+    post_slot(number);
+    ring();
+  }
+}
+
+// Posts the atomics that were held back, where the writes before them have completed.
+void VerbsEndpoint::release_held() {
+  size_t kept = 0;
+  for (size_t i = 0; i < held_.size(); ++i) {
+    const uint16_t number = held_[i];
+    Queue& q = *slots_[number].queue;
+    if (!q.dead && (waits_for_writes(q) || !has_room(q, 1))) {
+      held_[kept++] = number;
+      continue;
+    }
+    --q.held;
+    if (q.dead)
+      finish_slot(number, true);
+    else
+      post_slot(number);
+  }
+  held_.resize(kept);
+  ring();
+}
+
 void VerbsEndpoint::post_slot(uint16_t number) {
   const Slot& slot = slots_[number];
   pieces_[chained_] = {words_.address() + 8 * (1 + uint64_t(number)), 8, words_.local_key()};
@@ -362,6 +400,8 @@ size_t VerbsEndpoint::poll(Completion* completions, size_t count) {
   size_t got = 0;
   if (in_flight_ != 0) collect();
   if (!ready_.empty()) got = hand_out(completions, count);
+  if (!held_.empty()) [[unlikely]]
+    release_held();
   const size_t ended = done_.pop(completions + got, count - got);
   taken_ -= ended;
   return got + ended;
@@ -463,8 +503,7 @@ void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
     slots_[last].follower = waiting;
     slot.waiting = no_slot;
     slot.expected = found;
-    post_slot(number);
-    return ring();
+    return post_again(number);
   }
   std::erase(swapping_, number);
   const uint64_t now = joint(number, found);
@@ -473,8 +512,7 @@ void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
   if (slots_[waiting].queue->dead) return hand_back(waiting, 0, true);
   slots_[waiting].expected = now;
   swapping_.push_back(waiting);
-  post_slot(waiting);
-  ring();
+  post_again(waiting);
 }
 
 // Ends an atomic and those that were done with it.

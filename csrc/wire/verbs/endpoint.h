@@ -70,7 +70,10 @@ class VerbsEndpoint final : public Endpoint {
   bool write_board(uint32_t peer, uint64_t target, uint64_t bytes);
   void read_board(Queue& q);
   bool join(uint16_t slot);
+  bool waits_for_writes(const Queue& q) const;
   void post_slot(uint16_t slot);
+  void post_again(uint16_t slot);
+  void release_held();
   uint64_t joint(uint16_t slot, uint64_t word) const;
   bool keep_fence(Queue& q);
   void ring();
@@ -89,7 +92,8 @@ class VerbsEndpoint final : public Endpoint {
   const std::shared_ptr<Core> core_;
   const uint32_t number_, device_;  // of this endpoint, and of the device that it is on
   const uint32_t depth_, inline_bytes_;
-  const bool relaxed_;
+  const bool soft_;       // the device is Soft-RoCE
+  const bool relaxed_;    // writes may overtake each other on their way to memory
   CompletionQueue done_;  // of requests that needed no work request
   size_t taken_ = 0;      // requests that were taken and not yet handed back
   size_t most_taken_;
@@ -100,6 +104,7 @@ class VerbsEndpoint final : public Endpoint {
   std::vector<Slot> slots_;
   std::vector<uint16_t> free_slots_;
   std::vector<uint16_t> swapping_;  // those that are posted and may do the work of others
+  std::vector<uint16_t> held_;      // those to be posted once the writes before them have completed
   std::vector<Entry> entries_;
 
   std::vector<ibv_send_wr> requests_;

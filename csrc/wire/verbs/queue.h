@@ -30,6 +30,7 @@ struct Queue {
   uint64_t wrote = 0, tripped = 0;   // after the last write and the last round trip that were posted
   uint64_t landed = 0, settled = 0;  // after the last write and the last round trip that were retired
   uint64_t fences_seen = 0;
+  uint32_t held = 0;  // atomics that are held back; nothing is posted before them
 
   // From `failed_from` on requests have failed with `syndrome`.
   bool dead = false;

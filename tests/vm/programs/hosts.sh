@@ -41,6 +41,7 @@ meet soak $((soak + 600)) "$python" -P "$here/soak.py" "$soak"
 export GIN_IB_RETRY=7 # for ever on Soft-RoCE: each packet that is lost or late costs one, until the next acknowledgement
 impair loss 5%
 sweep loss
+GIN_IB_TIMEOUT=14 meet atomics 300 "$python" -P "$here/atomics.py" 150
 impair delay 1ms reorder 3% duplicate 2%
 sweep reorder
 [ ${#cases[@]} -eq 0 ] || contract contract 1800 "${cases[@]}"

@@ -68,6 +68,7 @@ MOST = 24  # operations of one context to one peer in a round
 FLAG, SHARED, SHARED_WORDS = 0, 8, 16  # the words: whether it is the last round; those that everybody adds to
 OWN = SHARED + 8 * SHARED_WORDS  # then one for each (rank, context), which alone swaps it
 WARM_ROUNDS = 5
+MOST_TOLD = 20
 
 Op = tuple[int, int, int, int, int, int]
 
@@ -138,7 +139,7 @@ class Soak:
         self.want = np.zeros((c * n, ROOM), np.uint8)
         self.shared = np.zeros(SHARED_WORDS // 2, np.uint64), np.zeros(SHARED_WORDS, np.uint32)
         self.weights = np.arange(ROOM // 8, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-        self.wrong = self.operations = self.bytes = 0
+        self.wrong = self.told = self.turn = self.operations = self.bytes = 0
 
     def plan(self, turn: int, sender: int, context: int, peer: int) -> Plan:
         return Plan(self.seed, turn, sender, context, peer, self.size, self.contexts)
@@ -149,6 +150,7 @@ class Soak:
     def round(self, turn: int, last: bool) -> bool:
         """Whether there is another."""
         n, me = self.size, self.rank
+        self.turn = turn
         sources = self.sources(turn)
         self.src.write(sources[me])
         self.got.write(np.zeros(self.got.nbytes, np.uint8))
@@ -196,12 +198,22 @@ class Soak:
     def compare(self, got: np.ndarray) -> None:
         sums = self.found.read(np.uint64)
         wanted = (self.want.view(np.uint64) * self.weights).sum(axis=1, dtype=np.uint64)
-        self.wrong += int(np.count_nonzero(sums[:-1] != wanted)) + int(sums[-1])
-        self.wrong += int(np.count_nonzero(self.dst.read(np.uint8) != self.want.reshape(-1)))
-        self.wrong += int(np.count_nonzero(self.got.read(np.uint8) != got))
-        self.wrong += int(np.count_nonzero(self.words.read(np.uint64, SHARED_WORDS // 2, SHARED) != self.shared[0]))
+        self.equal("sums on the device", sums[:-1], wanted)
+        self.equal("old values of swaps", sums[-1:], np.zeros(1, np.uint64))
+        self.equal("what was put", self.dst.read(np.uint8), self.want.reshape(-1))
+        self.equal("what was got", self.got.read(np.uint8), got)
+        self.equal("words of 8 bytes", self.words.read(np.uint64, SHARED_WORDS // 2, SHARED), self.shared[0])
         fours = self.words.read(np.uint32, SHARED_WORDS, SHARED + 4 * SHARED_WORDS)
-        self.wrong += int(np.count_nonzero(fours != self.shared[1]))
+        self.equal("words of 4 bytes", fours, self.shared[1])
+
+    def equal(self, what: str, found: np.ndarray, wanted: np.ndarray) -> None:
+        """Counts what is wrong, and tells of the first."""
+        at = np.flatnonzero(found != wanted)
+        self.wrong += len(at)
+        if len(at) and self.told < MOST_TOLD:
+            self.told += 1
+            shown = f"at {at[0]} to {at[-1]}: {found[at[:4]]}, not {wanted[at[:4]]}"
+            print(f"rank {self.rank}, round {self.turn}: {what}: {len(at)} wrong {shown}", flush=True)
 
 
 def held() -> tuple[int, int, int]:
