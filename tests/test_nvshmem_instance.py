@@ -49,6 +49,14 @@ def test_another_gpu_than_it_was_started_on_is_refused():
         instance.offer("gpu 7")
 
 
+def test_one_that_did_not_start_is_not_tried_again():
+    instance = Instance(unusable=True)
+    with pytest.raises(gin.UnsupportedError, match="did not start"):
+        instance.offer("gpu 0")
+    instance.started("id", 0, 1, "gpu 0")
+    assert joins([instance.offer("gpu 0")])
+
+
 def test_a_block_is_used_again_once_no_rank_uses_it_and_it_is_large_enough():
     blocks = (Block(0, 100, used=False), Block(1000, 200, used=True), Block(2000, 300, used=False))
     ranks = opened(3, blocks=blocks)

@@ -104,10 +104,11 @@ class Backend(CudaBackend):
                 device=device, uid=uid, rank=self.job.rank, nranks=self.job.size, initializer_method="uid"
             )
 
-        self._instance.started(uid_text, self.job.rank, self.job.size, gpu.uuid)
         # It would decide which of NCCL's plugins this process uses before nccl_gin could; its collectives are not used here.
         os.environ.setdefault("NVSHMEM_DISABLE_NCCL", "1")
+        self._instance.unusable = True
         within(self.job.config.connect_timeout, "nvshmem start", start, gpu.enter)
+        self._instance.started(uid_text, self.job.rank, self.job.size, gpu.uuid)
         atexit.register(self._instance.end, self._nvshmem.finalize, gpu.enter)
 
     def _allocate(self, spare: int | None) -> None:

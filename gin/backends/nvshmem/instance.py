@@ -30,6 +30,7 @@ class Instance:
 
     token      the unique id that it was started with; empty while it is not open
     gpu        identity of the GPU that it uses
+    unusable   it was started and did not come up
     broken     a communicator has failed: not all ranks may be there any more
     heap_size  what gin has set NVSHMEM_SYMMETRIC_SIZE to; empty where it was the user's
     """
@@ -38,22 +39,28 @@ class Instance:
     rank: int = 0
     size: int = 0
     gpu: str = ""
+    unusable: bool = False
     broken: bool = False
     heap_size: str = ""
     blocks: list[Block] = field(default_factory=list)
 
     def offer(self, gpu: str) -> dict[str, Any]:
         """What the other ranks have to know before a communicator opens on a GPU, as JSON. Raises UnsupportedError."""
+        if self.unusable:
+            raise UnsupportedError(
+                "NVSHMEM did not start in this process before, and is started once; use a new process"
+            )
         if self.token and gpu != self.gpu:
             raise UnsupportedError(
-                "NVSHMEM is open in this process already, on another GPU; close that communicator first"
+                "NVSHMEM is open in this process since an earlier communicator, on another GPU; use a new process"
             )
         spare = [[number, block.nbytes] for number, block in enumerate(self.blocks) if not block.used]
         return {"token": self.token, "rank": self.rank, "size": self.size, "spare": spare}
 
     def started(self, token: str, rank: int, size: int, gpu: str) -> None:
-        """NVSHMEM is being started, as one of so many ranks."""
+        """NVSHMEM is open, as one of so many ranks."""
         self.token, self.rank, self.size, self.gpu = token, rank, size, gpu
+        self.unusable = False
 
     def end(self, finalize: Callable[[], Any], enter: Callable[[], None]) -> None:
         """Closes NVSHMEM, as the process ends: with the others that end now, or not at all."""
