@@ -13,9 +13,11 @@ import pytest
 from pretended import call, told
 
 from gin.bench import sweep
+from gin.bench.load import load
 from gin.bench.plan import Plan
 from gin.bench.results import Output
-from gin.errors import BootstrapError
+from gin.bench.resume import resumed
+from gin.errors import BootstrapError, ConfigError
 
 pytestmark = pytest.mark.usefixtures("bare_environment")
 
@@ -64,6 +66,17 @@ def test_a_sweep_goes_on_with_its_own_options_only_on_its_own_machine(
     assert result.exit_code == 2
     assert "NCCL_PROTO unset, here it is LL" in result.stderr
     assert json.loads(path.read_text()) == before
+
+
+def test_a_sweep_goes_on_on_the_cores_that_it_began_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "out.json"
+    call(monkeypatch, told(then=KeyboardInterrupt(), after=4), "latency", "--json", str(path))
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({**before, "environment": {**before["environment"], "binding": ["0", "2-3"]}}))
+    plan = resumed(Plan("latency", ("nvshmem",), True, ("native",), (8,)), load(str(path)))
+    sweep._require_binding(plan, [(0,), (2, 3)])
+    with pytest.raises(ConfigError, match=r"on the cores 0; 2-3, these would be on 0; 1"):
+        sweep._require_binding(plan, [(0,), (1,)])
 
 
 @pytest.fixture

@@ -48,11 +48,15 @@ def share_of(cores: Sequence[int], index: int, count: int) -> Cores:
 def share_for(rank: int, places: Sequence[Place]) -> Cores:
     """The cores that `rank` measures on, ascending, from every rank's place; none where the system binds nothing.
 
-    Ranks of equal host and cores share these out. A rank that is alone with its cores was given them, and keeps them.
+    Ranks of equal host and cores share these out. A rank that is alone with its cores was given them, and keeps them; what
+    another one may run on that has fewer is left to that one, where something remains.
     """
-    mine = tuple(places[rank][1])
-    alike = [other for other, (host, cores) in enumerate(places) if (host, tuple(cores)) == (places[rank][0], mine)]
-    return tuple(sorted(share_of(mine, alike.index(rank), len(alike)))) if mine else ()
+    host, mine = places[rank][0], tuple(places[rank][1])
+    near = [(other, tuple(cores)) for other, (where, cores) in enumerate(places) if where == host]
+    alike = [other for other, cores in near if cores == mine]
+    theirs = {core for _, cores in near if len(cores) < len(mine) for core in cores}
+    own = tuple(core for core in mine if core not in theirs) or mine
+    return tuple(sorted(share_of(own, alike.index(rank), len(alike)))) if own else ()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from gin.bench import gpus
 from gin.bench.results import usable_cores
 
-__all__ = ["kept", "merge", "read", "since", "warnings"]
+__all__ = ["counted", "kept", "merge", "read", "since", "warnings"]
 
 _THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/*_throttle_count"
 Reading = dict[str, float]
@@ -54,6 +54,11 @@ def since(
     return found
 
 
+def counted(cores: int) -> str:
+    """A number of cores, in words."""
+    return f"{cores} core{'' if cores == 1 else 's'}"
+
+
 def kept(found: Any) -> dict[str, Any]:
     """The conditions that a file of results tells of, as far as they are numbers."""
     values = found.items() if isinstance(found, dict) else ()
@@ -80,7 +85,7 @@ def warnings(found: Mapping[str, Any], ranks: int, emulated: bool) -> list[str]:
     if found.get("stolen_percent", 0) >= 1:
         told.append(f"{found['stolen_percent']:g} % of the machine's time went to others (steal)")
     if emulated and found.get("cores", ranks) < ranks:
-        told.append(f"{ranks} ranks share {found['cores']} cores: they wait for each other's turn")
+        told.append(f"{ranks} ranks share {counted(found['cores'])}: they wait for each other's turn")
     if found.get("load", 0) > max(found.get("cores", 1), ranks) + 0.5:
-        told.append(f"load {found['load']:g} on {found['cores']} cores: other work ran meanwhile")
+        told.append(f"load {found['load']:g} on {counted(found['cores'])}: other work ran meanwhile")
     return told

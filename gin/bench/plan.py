@@ -107,6 +107,7 @@ class Plan:
     done: frozenset[Identity] = frozenset()  # measured before
     place: tuple[str, str] | None = None  # platform and wire of what was measured before
     gpus: tuple[str, ...] | None = None  # the GPUs it was measured on
+    binding: tuple[str, ...] | None = None  # the cores of each rank that it was measured on
     command: tuple[str, ...] = field(default=())
 
     @property

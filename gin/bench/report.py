@@ -152,8 +152,8 @@ class Reporter:
         where = {key: env.get(key) for key in ("platform", "wire")}
         yield " ".join(f"{key}={value}" for key, value in where.items() if value) + _numbers(self.rows)
         yield (
-            f"{env['cpu']}, {env['cores']} cores usable, {env['system']} {env['kernel']}, Python {env['python']}, "
-            f"NumPy {env['numpy']}"
+            f"{env['cpu']}, {conditions.counted(env['cores'])} usable, {env['system']} {env['kernel']}, "
+            f"Python {env['python']}, NumPy {env['numpy']}"
         )
         if env.get("gpus"):
             yield f"{', '.join(dict.fromkeys(env['gpus']))} ({len(env['gpus'])}), driver {env.get('driver', 'unknown')}"

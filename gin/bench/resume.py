@@ -43,9 +43,13 @@ def resumed(plan: Plan, before: ResultFile) -> Plan:
     if len(places) > 1:
         raise ResultsError(f"{before.path}: holds results of several platforms or wires")
     done = frozenset(identity_of(row) for row in before.rows)
-    gpus = before.environment.get("gpus")
-    names = tuple(map(str, gpus)) if isinstance(gpus, list) else None
-    return replace(plan, done=done, place=next(iter(places), None), gpus=names)
+    gpus, binding = _names(before, "gpus"), _names(before, "binding")
+    return replace(plan, done=done, place=next(iter(places), None), gpus=gpus, binding=binding)
+
+
+def _names(before: ResultFile, field: str) -> tuple[str, ...] | None:
+    found = before.environment.get(field)
+    return tuple(map(str, found)) if isinstance(found, list) else None
 
 
 def _require_same(before: ResultFile, name: str, then: object, now: object) -> None:

@@ -44,7 +44,8 @@ def run(plan: Plan, sink: Sink) -> None:
             sessions = _open(plan, ranks.size, stack, tell)
             points = _points(plan, sessions, tell)
             clock = sessions[0].clock()
-            cores = _cores(sessions[0].comm)
+            cores, count = _cores(sessions[0].comm)
+            _require_binding(plan, cores)
             tell(_begin(sessions, points, clock, cores))
             on_gpus = sessions[0].comm.platform == "cuda"
             before = conditions.read(with_gpus=on_gpus)
@@ -53,7 +54,7 @@ def run(plan: Plan, sink: Sink) -> None:
                     tell({"event": "point", "shape": str(shape), "bytes": nbytes})
                     _measure(plan, able, shape, nbytes, clock["resolution_ns"], tell)
             told = conditions.merge(share(sessions[0].comm, conditions.since(before, with_gpus=on_gpus)))
-            tell({"event": "end", "conditions": told})
+            tell({"event": "end", "conditions": {**told, "cores": max(count, told["cores"])}})
         except Error as error:
             tell({"event": "failure", "error": type(error).__name__, "message": str(error)})
             raise
@@ -211,13 +212,23 @@ def _points(plan: Plan, sessions: list[Session], tell: Sink) -> list[Point]:
     return points
 
 
-def _cores(comm: Any) -> list[binding.Cores]:
-    """The cores that each rank is going to measure on; nothing where it does not matter or cannot be had. Collective."""
+def _cores(comm: Any) -> tuple[list[binding.Cores], int]:
+    """Each rank's cores to measure on, none where they do not matter or cannot be had; how many all have. Collective."""
     if comm.platform == "sim":
-        return []
+        return [], 0
     places = [(host, cores) for host, cores in share(comm, binding.here())]
     found = [binding.share_for(rank, places) for rank in range(len(places))]
-    return found if all(found) else []
+    return found if all(found) else [], len({(host, core) for host, cores in places for core in cores})
+
+
+def _require_binding(plan: Plan, cores: Sequence[binding.Cores]) -> None:
+    """Raises ConfigError where the results so far are of ranks on other cores."""
+    here = tuple(binding.text(own) for own in cores)
+    if plan.binding is not None and plan.binding != here:
+        raise ConfigError(
+            f"the results so far are of ranks on the cores {'; '.join(plan.binding)}, these would be on {'; '.join(here)}; "
+            "start them as before, or measure into a new file"
+        )
 
 
 def _begin(

@@ -208,7 +208,7 @@ def command(ctx: click.Context, /, test: str | None, listing: bool, **options: A
     leads = job is None or job.rank == 0
     outputs = _claim_outputs(options) if leads else []
     try:
-        with terminated_as_interrupted() if job is None else contextlib.nullcontext():
+        with terminated_as_interrupted() if leads else contextlib.nullcontext():
             ctx.exit(_sweep(plan, ranks, job is not None, leads, options["baseline"], outputs, before))
     finally:
         for output, _ in outputs:

@@ -170,6 +170,8 @@ def _follow(plan: Plan, platform: str, options: dict[str, Any], launch: Launch, 
             progress.end()
     status = status or _status(results)
     if leads:
+        if status == INTERRUPTED:
+            click.echo("gin conformance: interrupted: the table shows what had ended, and - for the rest", err=True)
         shown = sys.stderr if output is not None and output.path == "-" else sys.stdout
         shown.write(render(results))
         if output is not None:

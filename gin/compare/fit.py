@@ -10,7 +10,7 @@ from gin.errors import ResultsError
 
 __all__ = ["require_fit", "warnings"]
 
-_MACHINE = ("gin", "cpu", "cores", "machine", "system", "kernel", "gpus", "driver")
+_MACHINE = ("gin", "cpu", "cores", "binding", "machine", "system", "kernel", "gpus", "driver")
 
 
 def require_fit(files: Sequence[ResultFile], names: Sequence[str], ignore: Sequence[str]) -> None:

@@ -109,7 +109,7 @@ class _Rank:
         """Compiles what a part and the later ones need of a communicator with range checks, or without."""
         alike = [case for case in self._job.cases if case.settings.get("check") == part.settings.get("check")]
         self._log("compile", kernels=len({kernel for case in alike for kernel in case.kernels}))
-        compile_ahead(comm, alike)
+        compile_ahead(comm, alike, self._stopped)
 
     def _open(self, part: Part) -> tuple[Comm | None, list[Any]]:
         """The part's communicator; where some rank has none, every rank's error (class and text)."""
@@ -145,10 +145,12 @@ class _Rank:
             answers = self._gather(case, answer)
             result = merge(self._job, case, answers, time.monotonic() - start)
             self._log("result", result=vars(result))
-            stop = self._rank == 0 and os.path.exists(os.path.join(self._folder, STOP))
-            if result.outcome == FAIL or self._any(stop):
+            if result.outcome == FAIL or self._any(self._rank == 0 and self._stopped()):
                 return False
         return True
+
+    def _stopped(self) -> bool:
+        return os.path.exists(os.path.join(self._folder, STOP))
 
     def _any(self, stop: bool) -> bool:
         """Whether some rank wants to stop."""
@@ -159,7 +161,7 @@ class _Rank:
             return self._exchange.gather(f"result of {case.name}", lambda: answer)
 
 
-def compile_ahead(comm: Comm, cases: Sequence[Case]) -> None:
+def compile_ahead(comm: Comm, cases: Sequence[Case], stopped: Callable[[], bool]) -> None:
     """Fills the cache with this rank's share of the cases' kernels; what does not compile is its case's to tell."""
     able = [case for case in cases if all(comm.capabilities[name] for name in case.needs)]
     kernels = sorted({kernel for case in able for kernel in case.kernels})
@@ -170,7 +172,8 @@ def compile_ahead(comm: Comm, cases: Sequence[Case]) -> None:
 
     def compile_quietly(kernel: tuple[str, str]) -> None:
         with suppress(CompileError):
-            compile_one(*kernel)
+            if not stopped():
+                compile_one(*kernel)
 
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, comm.size))
     with ThreadPoolExecutor(threads) as pool:

@@ -59,7 +59,13 @@ def test_ranks_share_with_those_of_their_host_alone() -> None:
 def test_ranks_that_were_placed_stay_there() -> None:
     assert all_shares(("a", [2]), ("a", [3])) == [(2,), (3,)]
     assert all_shares(("a", [0, 1]), ("a", [1, 2])) == [(0, 1), (1, 2)]
-    assert all_shares(("a", [0, 1, 2, 3]), ("a", [2])) == [(0, 1, 2, 3), (2,)]
+    assert all_shares(("a", [0, 1]), ("b", [0])) == [(0, 1), (0,)]
+
+
+def test_a_core_that_one_rank_has_alone_is_left_to_it() -> None:
+    assert all_shares(("a", [0]), ("a", [0, 1])) == [(0,), (1,)]
+    assert all_shares(("a", [0, 1, 2, 3]), ("a", [2]), ("a", [0, 1, 2, 3])) == [(0,), (2,), (1, 3)]
+    assert all_shares(("a", [0, 1]), ("a", [0]), ("a", [1])) == [(0, 1), (0,), (1,)]
 
 
 def test_ranks_of_one_socket_share_that() -> None:
