@@ -18,6 +18,7 @@ from gin.config import Config, check_agreement, format_ranks
 from gin.errors import ArgumentError, Error, RemoteError, UnsupportedError
 from gin.failure import Story, exception, loss
 from gin.kernel import Kernel
+from gin.layout import barrier_rounds
 from gin.platforms import open_platform
 from gin.rendezvous import join
 from gin.sim import simulated, simulated_defaults
@@ -415,11 +416,6 @@ class Comm:
     def _patience(self) -> float:
         """How long close waits for launches of a healthy communicator: longer than their own waits may take."""
         return self.config.timeout + CLOSE_SECONDS if self.config.timeout else 3600.0
-
-
-def barrier_rounds(size: int) -> int:
-    """Signal words of one barrier index: two that take turns, and ceil(log2(size)) rounds."""
-    return 2 + max(0, (size - 1).bit_length())
 
 
 def _nbytes(value: Any) -> int:

@@ -15,9 +15,9 @@ from gin.bench import binding, conditions, gpus, results
 from gin.bench.lanes import signals_for
 from gin.bench.measure import Session, Taken, channels_of, heap_bytes, share
 from gin.bench.plan import RAW, Plan, Shape
-from gin.comm import barrier_rounds
 from gin.config import Config
 from gin.errors import ConfigError, Error, UnsupportedError
+from gin.layout import barrier_rounds
 from gin.scratch import scratch_folder
 
 Event = dict[str, Any]
