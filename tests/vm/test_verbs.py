@@ -327,6 +327,8 @@ def test_every_case_between_two_machines(machines: Machines, network: str) -> No
     chosen = ALL if not network else FAMILIES
     machines.cases(*ALL, ranks="2")
     script = f"bash {PROGRAMS / 'contract.sh'} {sys.executable} {shlex.join([network, *chosen])}"
-    found = both(machines.run(script, "-n", "2", "-m", "3072", seconds=3600))["contract"]
+    output = machines.run(script, "-n", "2", "-m", "3072", seconds=3600)
+    found = both(output).get("contract", {})
+    assert set(found) == {0, 1}, f"the job did not end on both machines: {output[-8000:]}"
     succeeded(found[0], " 0 failed, [01] refused")  # one opens a communicator whose route no other machine has
     succeeded(found[1])
