@@ -60,7 +60,7 @@ class _Rank:
     def __init__(self, job: Job, folder: str, place: Place, stacks: Any) -> None:
         self._job, self._folder, self._place, self._stacks = job, folder, place, stacks
         self._rank, self._exchange = place.rank, place.exchange
-        self._compiled: set[bool] = set()  # with range checks, without
+        self._compiled: set[bool | None] = set()  # for what parts say of range checks
 
     def go(self) -> None:
         for part in self._job.parts():
@@ -96,8 +96,8 @@ class _Rank:
                 self._log("result", result=vars(self._not_opened(case, error)))
             return True
         try:
-            if comm.config.check not in self._compiled:
-                self._compiled.add(comm.config.check)
+            if part.settings.get("check") not in self._compiled:
+                self._compiled.add(part.settings.get("check"))
                 with self.within(COMPILE_SECONDS):
                     self._compile_alike(comm, part)
             return self._go_through(part, comm)

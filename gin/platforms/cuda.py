@@ -232,7 +232,7 @@ class CudaPlatform(Platform):
         """Whether no launch is under way, and the GPU's context is whole."""
         try:
             return self._ended()
-        except KernelError:
+        except Error:  # a lost GPU may not even be entered
             return False
 
     def arrays_settled(self) -> None:
