@@ -41,7 +41,7 @@ class Backend(CudaBackend):
         self._bindings = library("nvshmem.bindings")
         offers = job.exchange.gather("nvshmem", lambda: self._instance.offer(self.platform.gpu.uuid))
         if not joins(offers):
-            self._set_heap_size()
+            self._set_variables()
             uid = job.exchange.gather("nvshmem id", self._make_id)[0]
             job.exchange.agree("nvshmem start", lambda: self._start(uid))
         self._allocator = Heap(config.heap)
@@ -70,7 +70,10 @@ class Backend(CudaBackend):
         if self.platform.lost or self.failed:
             self._instance.broken = True
 
-    def _set_heap_size(self) -> None:
+    def _set_variables(self) -> None:
+        """Of its variables, which it reads once: on rank 0 as early as it makes the unique id."""
+        # It would decide which of NCCL's plugins this process uses before nccl_gin could; its collectives are not used here.
+        os.environ.setdefault("NVSHMEM_DISABLE_NCCL", "1")
         config = self.job.config
         wanted = config.heap + SLACK
         theirs = os.environ.get("NVSHMEM_SYMMETRIC_SIZE")
@@ -104,8 +107,6 @@ class Backend(CudaBackend):
                 device=device, uid=uid, rank=self.job.rank, nranks=self.job.size, initializer_method="uid"
             )
 
-        # It would decide which of NCCL's plugins this process uses before nccl_gin could; its collectives are not used here.
-        os.environ.setdefault("NVSHMEM_DISABLE_NCCL", "1")
         self._instance.unusable = True
         within(self.job.config.connect_timeout, "nvshmem start", start, gpu.enter)
         self._instance.started(uid_text, self.job.rank, self.job.size, gpu.uuid)
