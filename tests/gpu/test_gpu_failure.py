@@ -28,8 +28,10 @@ pytestmark = pytest.mark.timeout(180)
 @pytest.mark.two_gpus
 def test_a_wait_past_its_deadline_says_who_waited_for_what(run):
     def body(comm):
+        stuck = comm.compile(STUCK, "stuck")
+        comm.barrier()
         if comm.rank == 0:
-            comm.compile(STUCK, "stuck").launch(block=64)
+            stuck.launch(block=64)
             start = time.monotonic()
             with pytest.raises(gin.TimeoutError) as caught:
                 comm.synchronize()
@@ -40,6 +42,7 @@ def test_a_wait_past_its_deadline_says_who_waited_for_what(run):
             with pytest.raises(gin.TimeoutError):
                 comm.barrier()
         else:
+            time.sleep(1)  # so that this rank's own deadline is the later one
             with pytest.raises(gin.RemoteError, match="rank 0"):
                 comm.barrier()
 

@@ -60,7 +60,7 @@ class Jobs(dict[str, tuple[int, str]]):
         self.output = output
 
     def __missing__(self, name: str) -> tuple[int, str]:
-        raise AssertionError(f"job {name} did not end: {self.output[-8000:]}")
+        raise AssertionError(f"job {name} did not end: {self.output[:2000]}\n[...]\n{self.output[-8000:]}")
 
 
 def missing(what: str) -> None:
