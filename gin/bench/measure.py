@@ -121,7 +121,7 @@ class Session:
         taken = dict.fromkeys(comm.routes())
         self.route = route if route != "auto" else next(iter(taken)) if len(taken) == 1 else "mixed"
         self._place: Place = raw._place if raw else Place(comm, plan)
-        self._kernels: dict[tuple[str, str], Any] = {}
+        self._kernels: dict[tuple[str, str, int], Any] = {}
 
     def raw(self) -> Session:
         """A session that makes the library's own calls on this one's communicator. The native route of a backend in RAW."""
@@ -258,7 +258,7 @@ class Session:
         return lane(turn, nbytes, channels, each=each, phases=self._place.phases)
 
     def _kernel(self, shape: Shape) -> Any:
-        key = shape.operation.name, shape.scope
+        key = shape.operation.name, shape.scope, shape.bound
         if key not in self._kernels:
             name = kernel_name(self.plan.test, shape.operation.name)
             self._kernels[key] = self.comm.compile(kernel_source(shape, self._net), name)

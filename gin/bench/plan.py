@@ -26,6 +26,11 @@ __all__ = [
 
 SCOPES = ("thread", "warp", "block")
 ROUTES = ("native", "direct")
+BOUNDS = (
+    256,
+    512,
+    1024,
+)  # threads of a block that kernels are compiled for; a GPU's thread has 255 registers, 128 or 64
 KERNELS = Path(__file__).parent / "kernels"
 RAW = ("nvshmem", "nccl_gin")  # backends on a library whose own calls can be measured beside gin's
 MAX_ROWS = 1_000_000
@@ -70,6 +75,11 @@ class Shape:
     ctas: int
     threads: int
     contexts: int | None  # None: as many as the communicator has
+
+    @property
+    def bound(self) -> int:
+        """The threads per block that its kernel is compiled for: the more, the fewer registers each has on a GPU."""
+        return next(bound for bound in BOUNDS if self.threads <= bound)
 
     def __str__(self) -> str:
         contexts = "" if self.contexts is None else f" contexts={self.contexts}"
@@ -173,14 +183,17 @@ def kernel_source(shape: Shape, net: str = "gin") -> str:
     `net` is whose calls it makes: gin's, or those of the library below one of RAW.
     """
     made = shape.operation
-    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope, net)
+    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope, net, shape.bound)
 
 
-def source_of(file: str, kernel: str, operation_name: str, scope: str, net: str = "gin") -> str:
+def source_of(
+    file: str, kernel: str, operation_name: str, scope: str, net: str = "gin", bound: int = BOUNDS[-1]
+) -> str:
     """The text of one kernel file and of what all of them share."""
     parts = [KERNELS / "common.cuh", KERNELS / f"net_{net}.cuh", KERNELS / f"{file}.cu"]
     return (
         f"#define BENCH_SCOPE {SCOPES.index(scope)}\n"
+        f"#define BENCH_THREADS {bound}\n"
         f"#define BENCH_KERNEL {kernel}\n"
         f"#define BENCH_OP_{operation_name} 1\n"
         + "".join(f'#line 1 "{part.name}"\n{part.read_text()}\n' for part in parts)

@@ -7,10 +7,12 @@
 #define GIN_HD __host__ __device__ __forceinline__
 #define GIN_DEVICE __device__ __forceinline__
 #define GIN_DEVICE_CALL static __device__ __noinline__  // a function whose body is too large for every call
+#define GIN_UNROLLED _Pragma("unroll")
 #else
 #define GIN_HD inline
 #define GIN_DEVICE inline
 #define GIN_DEVICE_CALL static inline __attribute__((noinline))
+#define GIN_UNROLLED
 #endif
 
 namespace gin {

@@ -1,5 +1,5 @@
-// What the benchmark's kernels share. Python puts this text in front of each kernel, after a line that defines
-// BENCH_SCOPE: 0, 1 or 2 when a thread, a warp or a block calls each operation.
+// What the benchmark's kernels share. Python puts this text in front of each kernel, after lines that define BENCH_SCOPE, 0, 1
+// or 2 when a thread, a warp or a block calls each operation, and BENCH_THREADS, the most threads of a block.
 #include <gin/gin.cuh>
 
 namespace bench {

@@ -48,7 +48,7 @@ GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::W
 
 }  // namespace bench
 
-extern "C" __global__ void __launch_bounds__(1024)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   const bench::Net net(comm, bench::Channel(plan).context);
   bench::pingpong(net, source, target, out, plan, [&](uint32_t peer, uint64_t to, uint64_t from, uint32_t signal) {

@@ -28,18 +28,17 @@ GIN_DEVICE bool lost(const Comm& comm, uint32_t peer) {
   return (comm.flags & Comm::peers_fail) && load_acquire(&comm.lost()[peer]) != 0;
 }
 
-// The status of a job that has failed.
-GIN_DEVICE Status failure(const Comm& comm) {
+// What a job has failed with, by its record. Not inlined, nor is the next one: every wait and every check has a way here that
+// is never taken. What they need is passed by value, as a Comm whose address is taken lies in memory.
+GIN_DEVICE_CALL Status status_of(Record* record) {
   for (uint32_t look = 0; look < 1000000; ++look) {
-    if (load_acquire(&comm.record->state) == Record::complete) return {comm.record->code};
+    if (load_acquire(&record->state) == Record::complete) return {record->code};
   }
   return {Code::internal};
 }
 
-// Records a failure unless there is one already; returns the status that stands.
-GIN_DEVICE Status fail(const Comm& comm, Code code, Subject subject, uint64_t expected, uint64_t seen,
-                       uint64_t detail = 0) {
-  Record* record = comm.record;
+GIN_DEVICE_CALL Status record_failure(Record* record, uint32_t* failed, Code code, Subject subject, uint64_t expected,
+                                      uint64_t seen, uint64_t detail) {
   uint32_t state = Record::empty;
   if (Word<uint32_t>(record->state)
           .compare_exchange_strong(state, Record::writing, cuda::memory_order_acquire, cuda::memory_order_relaxed)) {
@@ -55,8 +54,17 @@ GIN_DEVICE Status fail(const Comm& comm, Code code, Subject subject, uint64_t ex
     record->thread[0] = threadIdx.x, record->thread[1] = threadIdx.y, record->thread[2] = threadIdx.z;
     Word<uint32_t>(record->state).store(Record::complete, cuda::memory_order_release);
   }
-  if (comm.failed != &record->state) store_relaxed(comm.failed, 1u);
-  return failure(comm);
+  if (failed != &record->state) store_relaxed(failed, 1u);
+  return status_of(record);
+}
+
+// The status of a job that has failed.
+GIN_DEVICE Status failure(const Comm& comm) { return status_of(comm.record); }
+
+// Records a failure unless there is one already; returns the status that stands.
+GIN_DEVICE Status fail(const Comm& comm, Code code, Subject subject, uint64_t expected, uint64_t seen,
+                       uint64_t detail = 0) {
+  return record_failure(comm.record, comm.failed, code, subject, expected, seen, detail);
 }
 
 }  // namespace gin::impl

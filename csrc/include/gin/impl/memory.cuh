@@ -38,17 +38,28 @@ GIN_DEVICE void store_relaxed(T* word, T value) {
   Word<T>(*word).store(value, cuda::memory_order_relaxed);
 }
 
-GIN_DEVICE uint64_t add_release(uint64_t* word, uint64_t value) {
-  return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_release);
-}
-
 GIN_DEVICE uint64_t add_relaxed(uint64_t* word, uint64_t value) {
   return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_relaxed);
 }
 
+// The next two as asm, because cuda::atomic_ref makes an atomic of them that brings an answer back and that asks first whether
+// the word is in shared memory, where none is.
+
+GIN_DEVICE void add_release(uint64_t* word, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("red.release.sys.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+#else
+  Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_release);
+#endif
+}
+
 // Raises a word of this rank to at least `value`; nothing waits for it.
 GIN_DEVICE void raise_to(uint64_t* word, uint64_t value) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("red.relaxed.gpu.global.max.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(word)), "l"(value) : "memory");
+#else
   cuda::atomic_ref<uint64_t, cuda::thread_scope_device>(*word).fetch_max(value, cuda::memory_order_relaxed);
+#endif
 }
 
 // Stores a value where others may be polling it: in one piece when its size and place allow.
