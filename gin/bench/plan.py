@@ -26,11 +26,8 @@ __all__ = [
 
 SCOPES = ("thread", "warp", "block")
 ROUTES = ("native", "direct")
-BOUNDS = (
-    256,
-    512,
-    1024,
-)  # threads of a block that kernels are compiled for; a GPU's thread has 255 registers, 128 or 64
+# Threads of a block that kernels are compiled for: on a GPU each thread then has 255 registers, 128 or 64.
+BOUNDS = (256, 512, 1024)
 KERNELS = Path(__file__).parent / "kernels"
 RAW = ("nvshmem", "nccl_gin")  # backends on a library whose own calls can be measured beside gin's
 MAX_ROWS = 1_000_000
