@@ -221,7 +221,7 @@ class Comm:
         if not isinstance(source, str):
             with open(source, encoding="utf-8") as file:
                 source = file.read()
-        return Kernel(self, self._platform.compile(source, name), name)
+        return Kernel(self, self._platform.compile(source, name, self._flags()), name)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Waits until all launches have finished, and raises what went wrong in them: who waited for what from whom.
@@ -317,12 +317,16 @@ class Comm:
         self._all_direct = everywhere and self.config.route != "native"
         return bytes(near and self.config.route != "native" for near in reachable)
 
-    def _pod(self) -> bytes:
-        """gin::Comm for the next launch."""
-        flags = _core.all_direct if self._all_direct else 0
+    def _flags(self) -> int:
+        """gin::Comm::flags."""
+        flags: int = _core.all_direct if self._all_direct else 0
         flags |= _core.native_only if self.config.route == "native" else 0
         flags |= _core.mixed if self._backend.mixed and self.config.route != "native" else 0
         flags |= _core.peers_fail if self._platform.losses is not None else 0
+        return flags
+
+    def _pod(self) -> bytes:
+        """gin::Comm for the next launch."""
         fields = {
             "rank": self.rank,
             "size": self.size,
@@ -331,7 +335,7 @@ class Comm:
             "counters": self.config.counters,
             "barriers": self.config.barriers,
             "rounds": barrier_rounds(self.size),
-            "flags": flags,
+            "flags": self._flags(),
             "timeout_ns": round(self.config.timeout * 1e9),
             "max_message": self._backend.max_message,
             "control": self._backend.control.fields,

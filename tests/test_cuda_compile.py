@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gin import _core
 from gin.bench.plan import Shape, kernel_name, kernel_source
 from gin.bench.tests import operation
 from gin.config import Config
@@ -102,15 +103,25 @@ def device_code(backend: str, compiler: str) -> DeviceCode:
 
 @pytest.fixture
 def compile_(tmp_path):
-    def run(source: str, entry: str, backend: str, compiler: str, arch: str) -> tuple[bytes, str]:
+    def run(
+        source: str, entry: str, backend: str, compiler: str, arch: str, flags: int | None = None
+    ) -> tuple[bytes, str]:
         if compiler == "nvcc" and not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()):
             pytest.skip("nvcc is not installed")
         if compiler == "nvrtc" or backend == "nvshmem":
             pytest.importorskip("cuda.core", reason="cuda-core is not installed")
         config = Config.from_sources(cache_dir=tmp_path / "cache", check=False)
-        return CudaCompiler(config, device_code(backend, compiler), arch).compile(source, entry)
+        return CudaCompiler(config, device_code(backend, compiler), arch).compile(source, entry, flags)
 
     return run
+
+
+def code_bytes(image: bytes) -> int:
+    """The size of an ELF image's machine code (sections named .text.*)."""
+    table, size, count, names = struct.unpack_from("<Q", image, 0x28)[0], *struct.unpack_from("<HHH", image, 0x3A)
+    rows = [struct.unpack_from("<IIQQQQ", image, table + size * i) for i in range(count)]
+    strings = rows[names][4]
+    return sum(row[5] for row in rows if image[strings + row[0] :].startswith(b".text."))
 
 
 def entry_table(image: bytes) -> list[tuple[str, int, int]]:
@@ -130,6 +141,22 @@ def test_every_operation_compiles_with_the_vendors_headers(compile_, backend, co
     assert image[:4] == b"\x7fELF"
     assert "10everythingILi3E" in symbol
     assert re.search(rb"gin_entry\0", image)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("backend", "compiler"), [("ibrc_proxy", "nvrtc"), ("nvshmem", "nvrtc"), ("nccl_gin", "nvcc")])
+def test_kernels_hold_the_ways_of_their_communicator_only(compile_, backend, compiler):
+    flags = [None, _core.all_direct, _core.native_only, _core.all_direct | _core.peers_fail]
+    images = [compile_(EVERYTHING, "everything<3>", backend, compiler, "sm_90", flag)[0] for flag in flags]
+    code = [code_bytes(image) for image in images]
+    assert max(code[1:]) < 0.9 * code[0], code
+    assert code[1] < code[3], code  # which looks whether a peer is lost
+
+
+@pytest.mark.timeout(900)
+def test_what_operations_return_is_no_constant_in_memory(compile_):
+    image, _ = compile_(EVERYTHING, "everything<3>", "nvshmem", "nvrtc", "sm_90")  # linked, so that names are kept
+    assert not re.findall(rb"_ZN?K?3gin\w*\$\d+", image)
 
 
 @pytest.mark.timeout(900)

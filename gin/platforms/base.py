@@ -59,8 +59,11 @@ class Platform(ABC):
         """Waits for what array libraries were asked to do with windows."""
 
     @abstractmethod
-    def compile(self, source: str, entry: str) -> Module:
-        """A kernel from its CUDA C++, compiled now or before. Raises CompileError."""
+    def compile(self, source: str, entry: str, flags: int) -> Module:
+        """A kernel from its CUDA C++, compiled now or before. Raises CompileError.
+
+        flags  gin::Comm's, for a platform on which they do not change any more
+        """
 
     @abstractmethod
     def launch(

@@ -103,11 +103,11 @@ class CudaPlatform(Platform):
 
     # -- kernels ----------------------------------------------------------------------------------------------------------
 
-    def compile(self, source: str, entry: str) -> Module:
-        assert self.device_code is not None
+    def compile(self, source: str, entry: str, flags: int) -> Module:
+        assert self.device_code is not None and not flags & _core.mixed  # the one flag that a window could bring later
         if self._compiler is None:
             self._compiler = CudaCompiler(self._config, self.device_code, self.gpu.arch)
-        image, symbol = self._compiler.compile(source, entry)
+        image, symbol = self._compiler.compile(source, entry, flags)
         cu = driver()
         self.gpu.enter()
         what = f"loading kernel {entry}"
@@ -282,7 +282,8 @@ def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
     def choose() -> dict[str, Any]:
         nonlocal gpu
         cu = driver()
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # hardware queues: kernels wait for other streams
+        queues = 8 if config.share_gpu else 32  # of the hardware, which has some 100: kernels wait for other streams
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(queues))
         try:
             check(cu.cuInit(0), "starting CUDA")
             count = int(check(cu.cuDeviceGetCount(), "counting GPUs"))
@@ -307,6 +308,6 @@ def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
             raise ConfigError(
                 f"ranks {first} and {rank} would share the GPU at {row['bus']}: rank {rank} sees {row['count']} GPUs. Start "
                 "one rank per GPU, set GIN_DEVICE, or allow it with share_gpu (GIN_SHARE_GPU=1): kernels of two processes "
-                "take turns then, milliseconds each"
+                "take turns then, milliseconds each, unless NVIDIA's MPS runs"
             )
     return gpu

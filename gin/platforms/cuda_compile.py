@@ -61,9 +61,13 @@ class CudaCompiler:
         self._cache = Cache(config.cache_dir / "cuda", ".cubin", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
-    def compile(self, source: str, entry: str) -> tuple[bytes, str]:
-        """A kernel's machine code, and the kernel's name in it. Raises CompileError."""
-        unit = _prepare(source, entry)
+    def compile(self, source: str, entry: str, flags: int | None = None) -> tuple[bytes, str]:
+        """A kernel's machine code, and the kernel's name in it. Raises CompileError.
+
+        flags  gin::Comm's: the code is for communicators that have these, and the ways that they never take are left out;
+               None: for any communicator of the backend
+        """
+        unit = _prepare(source, entry, flags)
         path = self._cache.obtain(self._key(unit), lambda scratch: self._make(unit, entry, scratch))
         header, _, image = path.read_bytes().partition(b"\n")
         return image, json.loads(header)["symbol"]
@@ -156,9 +160,12 @@ def _own_folders() -> list[Path]:
     return include_folders()[:1]
 
 
-def _prepare(source: str, entry: str) -> str:
+def _prepare(source: str, entry: str, flags: int | None) -> str:
     end = "" if source.endswith("\n") else "\n"
-    return f'#line 1 "kernel.cu"\n{source}{end}#line 1 "gin-entry"\n#include <gin/entry.cuh>\nGIN_ENTRY({entry})\n'
+    known = "" if flags is None else f"#define GIN_COMM_FLAGS {flags}u\n"
+    return (
+        f'{known}#line 1 "kernel.cu"\n{source}{end}#line 1 "gin-entry"\n#include <gin/entry.cuh>\nGIN_ENTRY({entry})\n'
+    )
 
 
 def _explain(entry: str, unit: str, message: str) -> str:

@@ -85,7 +85,7 @@ class HostPlatform(Platform):
     def compiler(self) -> Compiler:
         return self._compiler
 
-    def compile(self, source: str, entry: str) -> Module:
+    def compile(self, source: str, entry: str, flags: int) -> Module:
         module: Module = _core.Module(str(self._compiler.compile(source, entry)))
         return module
 

@@ -87,7 +87,7 @@ class SimPlatform(HostPlatform):
 
     # -- Platform --------------------------------------------------------------------------------------------------
 
-    def compile(self, source: str, entry: str) -> Module:
+    def compile(self, source: str, entry: str, flags: int) -> Module:
         module: Module = self._modules.module(source, entry, self._place.rank)
         return module
 

@@ -47,6 +47,10 @@ struct Signal {
   bool ordered;
   uint32_t id;  // an index of signal words: user signals first, then the barriers' own
   uint64_t add;
+
+  // Not constexpr, for what Status says.
+  GIN_DEVICE Signal(bool present_, bool ordered_, uint32_t id_, uint64_t add_)
+      : present(present_), ordered(ordered_), id(id_), add(add_) {}
 };
 
 GIN_DEVICE Signal to_signal(None) { return {false, false, 0, 0}; }

@@ -67,6 +67,15 @@ struct Comm {
   Window control;
   const void* backend;  // the backend's own device-side state
 
+  // Whether a flag is set. Known already when a kernel is compiled, where the communicator that it is for is open by then.
+  GIN_HD bool has(uint32_t flag) const {
+#if defined(GIN_COMM_FLAGS)
+    return (GIN_COMM_FLAGS & flag) != 0;
+#else
+    return (flags & flag) != 0;
+#endif
+  }
+
   // With peers_fail: [size + 1] words behind the record, nonzero once that peer is lost; the last, once any is.
   GIN_HD uint32_t* lost() const { return reinterpret_cast<uint32_t*>(record + 1); }
 

@@ -63,14 +63,16 @@ struct Record {
 };
 static_assert(sizeof(Record) == 128, "one record is two cache lines on both sides");
 
-// How an operation that waits has ended.
+// How an operation that waits has ended. With a constructor that is not constexpr: without, nvcc and NVRTC make `{}` a constant
+// in global memory, and load it after every wait, past the first-level cache that the wait has emptied.
 struct Status {
-  Code code = Code::ok;
+  Code code;
 
-  GIN_HD constexpr bool ok() const { return code == Code::ok; }
-  GIN_HD constexpr explicit operator bool() const { return ok(); }
-  GIN_HD constexpr bool operator==(Status other) const { return code == other.code; }
-  GIN_HD constexpr bool operator!=(Status other) const { return code != other.code; }
+  GIN_HD Status(Code code_ = Code::ok) : code(code_) {}
+  GIN_HD bool ok() const { return code == Code::ok; }
+  GIN_HD explicit operator bool() const { return ok(); }
+  GIN_HD bool operator==(Status other) const { return code == other.code; }
+  GIN_HD bool operator!=(Status other) const { return code != other.code; }
 };
 
 }  // namespace gin

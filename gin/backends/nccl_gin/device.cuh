@@ -118,7 +118,7 @@ struct Backend {
     // The signal goes with the last piece, ordered when there are others before it.
     signal.ordered |= (bytes & (bytes - 1)) != 0;
     impl::for_each_piece(value, bytes, 0, [&](uint64_t piece, uint32_t size, uint32_t at, bool last) {
-      const impl::Signal carried = last ? signal : impl::Signal{};
+      const impl::Signal carried = last ? signal : impl::to_signal(none);
       auto post = [&](auto typed) {
         nccl::post_value(dev, channel.index, peer, nccl::handle(dst), offset + at, typed, carried);
       };

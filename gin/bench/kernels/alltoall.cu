@@ -1,7 +1,7 @@
 // Every rank puts one message with a signal to every rank, itself included, and waits for those of all ranks. Blocks
 // share out the peers; block b sends to the ranks at distance b, b + grid, ... and waits for the ranks that send to it.
 // Timed on every rank from the barrier before to the last arrival.
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);

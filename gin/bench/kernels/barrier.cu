@@ -1,5 +1,5 @@
 // Barriers of all ranks, one after the other, on one index per block. Every rank times each from its entering to its leaving.
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   gin::Context net(comm, blockIdx.x % plan.contexts);

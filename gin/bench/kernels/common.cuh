@@ -34,6 +34,10 @@ struct Plan {
   uint32_t signal[2];   // the first of the signals that blocks share out, likewise
 
   GIN_DEVICE uint32_t rounds() const { return warmup + iterations; }
+
+  // Not by index: the compiler would keep the plan in memory for it, and look there after each wait.
+  GIN_DEVICE uint32_t place_of(uint32_t rank) const { return rank % 2 ? place[1] : place[0]; }
+  GIN_DEVICE uint32_t signal_of(uint32_t rank) const { return rank % 2 ? signal[1] : signal[0]; }
 };
 
 // The block's own channel at one of the ends: contexts are shared out first, then signals of one context.
@@ -42,7 +46,7 @@ struct Channel {
 
   GIN_DEVICE explicit Channel(const Plan& plan, uint32_t rank = 0) {
     context = blockIdx.x % plan.contexts;
-    data = plan.signal[rank % 2] + 3 * (blockIdx.x / plan.contexts);
+    data = plan.signal_of(rank) + 3 * (blockIdx.x / plan.contexts);
     ready = data + 1;
     done = data + 2;
   }

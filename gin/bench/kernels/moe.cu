@@ -13,7 +13,7 @@ GIN_DEVICE uint64_t first_token(uint64_t tokens, uint64_t rank, uint64_t ranks) 
 
 }  // namespace bench
 
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);

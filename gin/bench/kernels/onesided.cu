@@ -1,6 +1,6 @@
 // The leader, rank 0 or 1, works on the other's memory alone; that one only prepares and verifies. Timed on the leader from
 // the call until it has completed: locally (put_flush), at the target (put_quiet), or with what it brings back (get, atomic).
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);

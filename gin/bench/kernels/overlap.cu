@@ -12,7 +12,7 @@ GIN_DEVICE uint64_t compute(uint64_t steps, uint64_t seed) {
 
 }  // namespace bench
 
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);

@@ -11,7 +11,7 @@ GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::W
   const bool active = group() == 0;
   const Channel here(plan, net.rank()), there(plan, peer);
   const uint64_t offset = blockIdx.x * plan.stride;
-  const uint64_t mine = plan.place[net.rank() % 2] + offset, theirs = plan.place[peer % 2] + offset;
+  const uint64_t mine = plan.place_of(net.rank()) + offset, theirs = plan.place_of(peer) + offset;
   const uint64_t data_before = net.epoch(here.data), ready_before = net.epoch(here.ready);
   const uint64_t block_serial = plan.serial + uint64_t(blockIdx.x) * plan.rounds();
   uint64_t wrong = 0;
@@ -48,7 +48,7 @@ GIN_DEVICE void pingpong(const Net& net, const gin::Window& source, const gin::W
 
 }  // namespace bench
 
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   const bench::Net net(comm, bench::Channel(plan).context);
   bench::pingpong(net, source, target, out, plan, [&](uint32_t peer, uint64_t to, uint64_t from, uint32_t signal) {

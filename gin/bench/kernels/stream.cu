@@ -1,7 +1,7 @@
 // Each iteration the sender puts `messages` messages to the other of ranks 0 and 1, and ends when that one has said that
 // all of them arrived. With put_signal every message carries a signal; with put one ordered signal follows the last. The
 // leader sends; with put_signal_bidir both ranks do, at the same time, and both take times.
-extern "C" __global__ void __launch_bounds__(BENCH_THREADS)
+extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     BENCH_KERNEL(gin::Comm comm, gin::Window source, gin::Window target, gin::Window out, bench::Plan plan) {
   using namespace bench;
   const Channel channel(plan);

@@ -25,7 +25,7 @@ GIN_DEVICE bool failed(const Comm& comm) { return load_relaxed(comm.failed) != 0
 // Whether a peer is lost, of which the job's failure says nothing; for `size`: whether any is. What the peer sent before is
 // seen by whoever looks after this.
 GIN_DEVICE bool lost(const Comm& comm, uint32_t peer) {
-  return (comm.flags & Comm::peers_fail) && load_acquire(&comm.lost()[peer]) != 0;
+  return comm.has(Comm::peers_fail) && load_acquire(&comm.lost()[peer]) != 0;
 }
 
 // What a job has failed with, by its record. Not inlined, nor is the next one: every wait and every check has a way here that

@@ -152,7 +152,7 @@ GIN_DEVICE Status Context::fence(Coop coop GIN_SITE_HERE) const {
     status = impl::failure(comm_);
   } else if (coop.leader() && !impl::never_native(comm_)) {
     // Direct stores after native puts are ordered by nobody but us.
-    if (comm_.flags & Comm::mixed) {
+    if (comm_.has(Comm::mixed)) {
       status = Backend::quiet(channel());
     } else {
       status = Backend::fence(channel());

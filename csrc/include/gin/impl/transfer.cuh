@@ -17,7 +17,7 @@ GIN_DEVICE void put_native(Channel channel, Coop coop, uint32_t peer, const Wind
   const uint64_t limit = channel.comm.max_message;
   if (bytes > limit) signal.ordered = signal.present;
   while (bytes > limit) {
-    Backend::put(channel, coop, peer, dst, dst_offset, src, src_offset, limit, Signal{}, no_counter);
+    Backend::put(channel, coop, peer, dst, dst_offset, src, src_offset, limit, to_signal(none), no_counter);
     dst_offset += limit, src_offset += limit, bytes -= limit;
     coop.sync();
   }
@@ -52,7 +52,7 @@ GIN_DEVICE void Context::put(Coop coop, uint32_t peer, const Window& dst, uint64
     if (bytes == 0) {
       if (coop.leader() && signal.present) impl::send_signal(channel(), peer, signal);
       if (coop.leader() && counter != impl::no_counter) impl::count(channel(), counter);
-    } else if (to) {
+    } else if (to || impl::never_native(comm_)) {
       impl::put_direct(channel(), coop, peer, to, src, src_offset, bytes, signal, counter);
     } else {
       impl::put_native(channel(), coop, peer, dst, dst_offset, src, src_offset, bytes, signal, counter);
@@ -73,7 +73,8 @@ GIN_DEVICE void Context::put_value(uint32_t peer, const Window& dst, uint64_t of
       !impl::check_actions(channel(), Operation::put_value, signal, impl::no_counter)) {
     return;
   }
-  if (void* to = impl::direct_pointer(channel(), dst, offset, peer)) {
+  void* to = impl::direct_pointer(channel(), dst, offset, peer);
+  if (to || impl::never_native(comm_)) {
     uint64_t* word = signal.present ? impl::direct_word(channel(), peer, signal) : nullptr;
     impl::store_value(to, value);
     if (signal.present) impl::send_signal(channel(), peer, signal, word);
@@ -91,7 +92,8 @@ GIN_DEVICE void Context::get(Coop coop, uint32_t peer, const Window& src, uint64
   GIN_CALL(coop.leader());
   coop.sync();
   if (bytes && impl::check_transfer(channel(), Operation::get, peer, src, src_offset, dst, dst_offset, bytes)) {
-    if (const void* from = impl::direct_pointer(channel(), src, src_offset, peer)) {
+    const void* from = impl::direct_pointer(channel(), src, src_offset, peer);
+    if (from || impl::never_native(comm_)) {
       platform::copy(coop, dst.local(dst_offset), from, bytes);
     } else {
       const uint64_t limit = comm_.max_message;
