@@ -134,7 +134,9 @@ class Config:
     connect_timeout: float = _knob(
         parse_duration, 60.0, "deadline of joining a job and of collective host calls; 0: never", show=format_duration
     )
-    contexts: int = _knob(integer(1, 1024), 4, "contexts of a communicator", agree=True)
+    contexts: int = _knob(
+        integer(1, 1024), 4, "contexts of a communicator; the proxy of ibrc_proxy looks at each in turn", agree=True
+    )
     signals: int = _knob(integer(1, 1 << 20), 64, "signals of each context", agree=True)
     counters: int = _knob(integer(0, 1 << 20), 16, "counters of each context", agree=True)
     barriers: int = _knob(integer(0, 1 << 16), 16, "barrier indices of each context", agree=True)
@@ -166,7 +168,7 @@ class Config:
     share_gpu: bool = _knob(
         parse_bool,
         False,
-        "let ranks share a GPU, whose kernels then take turns",
+        "let ranks share a GPU, whose kernels take turns then unless MPS runs",
         agree=True,
         show=lambda value: str(int(value)),
     )

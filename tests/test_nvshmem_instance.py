@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import gin
+from gin.backends.nvshmem import cuda
 from gin.backends.nvshmem.instance import Block, Instance, joins, joint_block
+from gin.config import Config
 
 
 def opened(size: int, token: str = "id", blocks: tuple[Block, ...] = ()) -> list[Instance]:
@@ -85,3 +89,31 @@ def test_it_is_not_closed_after_a_failure_or_by_an_error():
         raise RuntimeError("nvshmem")
 
     Instance().end(fail, lambda: None)
+
+
+def test_its_variables_are_set_before_the_unique_id_is_made_which_reads_them(monkeypatch):
+    seen = {}
+
+    class Library:
+        def get_unique_id(self):
+            seen.update(os.environ)
+            raise gin.Error("far enough")
+
+    class Exchange:
+        def gather(self, _what, make):
+            return [make()]
+
+    platform = SimpleNamespace(gpu=SimpleNamespace(uuid="gpu 0"))
+    job = SimpleNamespace(
+        config=Config.from_sources(heap="8M"), exchange=Exchange(), rank=0, size=1, control_bytes=64, platform=platform
+    )
+    for name in ("NVSHMEM_DISABLE_NCCL", "NVSHMEM_SYMMETRIC_SIZE"):
+        monkeypatch.setenv(name, "")  # so that it is as before afterwards
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cuda, "preload", lambda *_: None)
+    monkeypatch.setattr(cuda, "library", lambda _: Library())
+    monkeypatch.setattr(cuda.Backend, "_instance", Instance())
+    with pytest.raises(gin.Error, match="far enough"):
+        cuda.Backend(job).open()
+    assert seen["NVSHMEM_DISABLE_NCCL"] == "1"
+    assert int(seen["NVSHMEM_SYMMETRIC_SIZE"]) == (8 << 20) + cuda.SLACK

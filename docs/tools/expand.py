@@ -3,7 +3,8 @@
 <!-- made: device -->                       the operations of gin::Context
 <!-- made: types HEADER NAME... -->         structures of a device header
 <!-- made: python MODULE [NAME...] -->      classes and functions
-<!-- made: settings -->                     also capabilities, cases, commands, coverage, definitions, models, results
+<!-- made: settings -->                     also capabilities, commands, coverage, definitions, models, results
+<!-- made: cases FILE -->                   what came of the contract's cases, by a file of results/
 <!-- made: file LANGUAGE PATH -->           a file of the tree, whole
 """
 
@@ -51,8 +52,8 @@ def _make(words: list[str]) -> str:
             return tables.results(ROOT / "results")
         case ["coverage"]:
             return tables.coverage(ROOT / "results")
-        case ["cases"]:
-            return tables.cases(ROOT / "results")
+        case ["cases", file]:
+            return tables.cases(ROOT / "results" / file)
         case [name] if name in _TABLES:
             return _TABLES[name]()
     raise ValueError(f"made: {' '.join(words)}: nothing is called so")

@@ -139,7 +139,7 @@ def coverage(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def cases(folder: Path) -> str:
+def cases(file: Path) -> str:
     """What came of the cases of `gin conformance` on GPUs, by backend and route, with those that were not run."""
     from gin.backends import NAMES
     from gin.bench.plan import ROUTES
@@ -148,23 +148,22 @@ def cases(folder: Path) -> str:
 
     found: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     ranks = set()
-    for path in sorted(folder.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if _is_conformance(document) and document["environment"]["platform"] == "cuda":
-            for result in document["results"]:
-                found.setdefault((result["backend"], result["route"]), {})[result["case"]] = result
-                ranks.add(result["ranks"])
+    for result in json.loads(file.read_text(encoding="utf-8"))["results"]:
+        found.setdefault((result["backend"], result["route"]), {})[result["case"]] = result
+        ranks.add(result["ranks"])
     plan = Plan(select(), ranks=sorted(ranks), platform="cuda")
     lines = [
         row(["backend", "route", "passed", "refused, for want of", "failed", "not run"]),
         "|---|---|--:|---|---|---|",
     ]
     for name, route in ((name, route) for name in NAMES for route in reversed(ROUTES)):
-        results = found.get((name, route), {})
+        if (name, route) not in found:
+            continue
+        results = found[name, route]
         outcomes: dict[str, list[dict[str, Any]]] = {PASS: [], REFUSED: [], FAIL: []}
         for result in results.values():
             outcomes[result["outcome"]].append(result)
-        refused = [f"{result['capability']}: `{result['case']}`" for result in outcomes[REFUSED]]
+        refused = [f"{result['capability'] or 'by its own words'}: `{result['case']}`" for result in outcomes[REFUSED]]
         failed = [f"`{result['case']}`" for result in outcomes[FAIL]]
         wanted = [case.name for case in plan.fitting(route, "cuda")]
         left = dict.fromkeys(f"`{case.partition('[')[0]}`" for case in wanted if case not in results)
