@@ -116,9 +116,9 @@ def test_programs_are_checked_on_every_backend(place: tuple[Path, dict[str, str]
     (folder / "right.py").write_text(right)
     (folder / "wrong.py").write_text(right + "    assert comm.rank == 0\n")
     text = script("check", "Check")
-    done = run(text, folder, **environment, PROGRAMS="right.py", SEEDS="3")
+    done = run(text, folder, **environment, PROGRAMS="right.py", RANKS="2", SEEDS="3")
     assert done.returncode == 0 and done.stdout.count("passed") == 3, done.stdout + done.stderr
-    done = run(text, folder, **environment, PROGRAMS="wrong.py right.py", SEEDS="3")
+    done = run(text, folder, **environment, PROGRAMS="wrong.py right.py", RANKS="3", SEEDS="3")
     assert done.returncode == 1 and done.stdout.count("passed") == 3
 
 
@@ -131,6 +131,51 @@ def test_measuring_is_one_command_on_both_sides(place: tuple[Path, dict[str, str
     text = script("compare", "Measure").replace("${{ inputs.measure }}", 'echo "$SIDE" > "$RESULTS"')
     assert run(text, folder, **environment).returncode == 0
     assert (folder / "base.json").read_text() == "base\n" and (folder / "head.json").read_text() == "head\n"
+
+
+def test_a_base_that_cannot_be_measured_is_said_and_not_compared(place: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = place
+    for side in ("base", "head"):
+        (folder / side).mkdir(exist_ok=True)
+        (folder / f"venv-{side}" / "bin").mkdir(parents=True)
+        (folder / f"venv-{side}" / "bin" / "activate").write_text("")
+    (folder / "head" / "measured.json").write_text(results(2.0))
+    # Its first command fails there, the last one would not.
+    text = script("compare", "Measure").replace("${{ inputs.measure }}", 'cp measured.json "$RESULTS"\necho done')
+    done = run(text, folder, **environment)
+    assert done.returncode == 0 and "::warning::the base branch" in done.stdout, done.stdout + done.stderr
+    assert not (folder / "base.json").exists()
+    done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS="none.txt")
+    assert done.returncode == 0, done.stderr
+    assert "nothing is compared" in (folder / "summary.md").read_text() == (folder / "comment.md").read_text()
+    (folder / "head" / "measured.json").unlink()
+    assert run(text, folder, **environment).returncode != 0
+
+
+GH = """#!/usr/bin/env bash
+echo "$*" >> calls.txt
+case "$*" in
+  *--jq*) printf '%s' "$FOUND" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "call"), [("", "POST repos/me/it/issues/7/comments"), ("5\n9\n", "PATCH repos/me/it/issues/comments/9")]
+)
+def test_the_comment_is_the_workflows_own(place: tuple[Path, dict[str, str]], found: str, call: str) -> None:
+    folder, environment = place
+    tool = folder / "bin" / "gh"
+    tool.parent.mkdir(exist_ok=True)
+    tool.write_text(GH)
+    tool.chmod(0o755)
+    (folder / "comment.md").write_text("told\n")
+    path = f"{tool.parent}:{environment['PATH']}"
+    more = {"PATH": path, "FOUND": found, "MARK": "<!-- m -->", "COMMENTS": "repos/me/it/issues/7/comments"}
+    done = run(script("compare", "Comment"), folder, **{**environment, **more})
+    assert done.returncode == 0, done.stderr
+    assert call in (folder / "calls.txt").read_text().splitlines()[-1]
+    assert (folder / "marked.md").read_text() == "<!-- m -->\ntold\n"
 
 
 def test_the_default_sweep_fits_the_projects_thresholds(place: tuple[Path, dict[str, str]]) -> None:
