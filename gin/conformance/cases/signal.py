@@ -228,15 +228,18 @@ DEADLINE = r"""
 extern "C" __global__ void patient(gin::Comm comm, gin::Window out, uint64_t least, uint64_t timeout_ns) {
   gin::Context net(comm);
   uint64_t* seen = static_cast<uint64_t*>(out.local());
+  if (threadIdx.x == 0 && net.rank() == 0) net.signal(1, gin::signal_inc{1});
   const uint64_t start = gin::platform::clock_ns();
   const gin::Status status = net.wait(gin::block, 0, least, timeout_ns);
   if (threadIdx.x == 0) seen[0] = uint64_t(status.code), seen[1] = gin::platform::clock_ns() - start;
   seen[2 + threadIdx.x] = uint64_t(status.code);
 }
 extern "C" __global__ void send(gin::Comm comm, uint64_t after_ns) {
+  gin::Context net(comm);
+  if (!net.wait(gin::thread, 1, 1, 0).ok()) return;  // until the peer waits
   const uint64_t start = gin::platform::clock_ns();
   while (gin::platform::clock_ns() - start < after_ns) __nanosleep(100000);
-  gin::Context(comm).signal(0, gin::signal_inc{0});
+  net.signal(0, gin::signal_inc{0});
 }
 """
 
