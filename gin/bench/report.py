@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from gin.bench import conditions, results
+from gin.bench import conditions, doubts, results
 from gin.bench.plan import Plan, format_size
 from gin.bench.results import Row
 from gin.bench.resume import identity_of
 from gin.bench.sweep import Event
 from gin.bench.table import render_all
 from gin.bench.tests import operation
-
-_MANY_OUTLIERS = 0.01  # of a row's samples
-_DRIFT = 0.1
 
 
 class Reporter:
@@ -175,46 +172,16 @@ class Reporter:
     def _doubts(self) -> Iterator[str]:
         """What makes the figures less sure than they look."""
         rows = self.rows
-        few = [_samples(row) for row in rows if _samples(row) < 100]
-        if few:
-            yield f"p99 of fewer than 100 samples is close to the maximum ({len(few)} rows of {_range(few)} samples)"
-        scattered = [row["outliers"] / _samples(row) for row in rows if row.get("outliers")]
-        many = [part for part in scattered if part > _MANY_OUTLIERS]
-        if many:
-            yield f"outliers (beyond three interquartile ranges): more than 1 % in {len(many)} rows, at most {max(many):.1%}"
-        restless = sum(row.get("steady") is False for row in rows)
-        if restless:
-            yield f"not steady when measuring began: {restless} of {len(rows)} rows"
-        drifting = [row["drift"] for row in rows if row.get("drifted") and abs(row["drift"]) > _DRIFT]
-        if drifting:
-            span = f"{min(drifting):+.0%} to {max(drifting):+.0%}"
-            yield f"drift of more than {_DRIFT:.0%} while measuring: {len(drifting)} rows, {span}"
-        resolution = self.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
-        coarse = sum(row["test"] == "latency" and 0 < row["median_us"] < 10 * resolution for row in rows)
-        if coarse:
-            yield f"less than ten steps of the clock: {coarse} rows"
+        yield from doubts.of_rows(rows, self.environment.get("clock", {}).get("resolution_ns", 0) / 1e3)
         if self.environment.get("platform") == "sim":
             return  # simulated time does not hang on what else the machine does
         ranks = max((row["ranks"] for row in rows), default=1)
         yield from conditions.warnings(self.conditions, ranks, self.emulated)
 
 
-def _samples(row: Mapping[str, Any]) -> int:
-    return int(row.get("samples") or row["iterations"])
-
-
 def _numbers(rows: Sequence[Row]) -> str:
     names = ("scope", "ctas", "threads", "contexts", "ranks", "iterations", "warmup")
-    return "".join(f" {name}={_range([row[name] for row in rows if name in row])}" for name in names if rows)
-
-
-def _range(values: Sequence[Any]) -> str:
-    if not values:
-        return "-"
-    if any(isinstance(value, str) for value in values):
-        return ",".join(dict.fromkeys(map(str, values)))
-    least, most = min(values), max(values)
-    return str(least) if least == most else f"{least}-{most}"
+    return "".join(f" {name}={doubts.span([row[name] for row in rows if name in row])}" for name in names if rows)
 
 
 def _comment(line: str, width: int) -> str:

@@ -156,6 +156,7 @@ def _open(plan: Plan, ranks: int, stack: contextlib.ExitStack, tell: Sink) -> li
 
     settings = _settings(plan, ranks)
     sessions: list[Session] = []
+    told: list[str] = []
     for backend in plan.backends:
         reasons: list[str] = []
         opened = len(sessions)
@@ -172,8 +173,10 @@ def _open(plan: Plan, ranks: int, stack: contextlib.ExitStack, tell: Sink) -> li
                 sessions.append(sessions[-1].raw())
         if plan.required and len(sessions) == opened:
             raise UnsupportedError(f"backend {backend} cannot run here: {reasons[0]}")
+        told += reasons
     if not sessions:
-        raise UnsupportedError("no backend can run here; `gin info` says what each one lacks")
+        why = f": {told[0]}" if len(set(told)) == 1 else "; `gin info` says what each one lacks"
+        raise UnsupportedError(f"no backend can run here{why}")
     return sessions
 
 

@@ -16,6 +16,7 @@ __all__ = ["main"]
 
 # Exit codes of errors; 1 is any other.
 USAGE, UNAVAILABLE, TIMED_OUT = 2, 3, 4
+INTERRUPTED = 130  # as a shell says it of SIGINT
 
 # Command -> what it does. Each is `command` in the module of its name.
 _COMMANDS = {
@@ -59,6 +60,9 @@ class _Group(click.Group):
             return super().invoke(context)
         except Error as error:
             _fail(context, error)
+        except KeyboardInterrupt:  # before or after what a command does about it
+            click.echo("gin: interrupted", err=True)
+            context.exit(INTERRUPTED)
 
 
 def _fail(context: click.Context, error: Error) -> NoReturn:

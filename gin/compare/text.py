@@ -14,9 +14,10 @@ from gin.compare.join import FIELDS, Comparison, Located, Pair
 from gin.compare.judge import Verdict, explain
 from gin.compare.ratio import METRICS, Estimate, Ratio
 
-__all__ = ["markdown", "plain", "summaries", "to_json"]
+__all__ = ["bounds", "markdown", "plain", "ratio_number", "summaries", "to_json"]
 
 _SHOWN = 5  # rows that cross a threshold
+_APART = ("test", "op", "route")  # what a mean ratio of several would say nothing about
 _ORDER = ("file", "test", "op", "bytes", "backend", "route", "platform", "wire", "ranks", "scope", "ctas", "threads")
 
 
@@ -52,7 +53,21 @@ def interval(ratio: Ratio | None) -> str:
     """The interval of a ratio, `-` when it has none."""
     if ratio is None or ratio.low is None or ratio.high is None:
         return "-"
-    return f"{ratio_number(ratio.low)}-{ratio_number(ratio.high)}"
+    return "-".join(bounds(ratio.low, ratio.high))
+
+
+def bounds(low: float, high: float) -> tuple[str, str]:
+    """The ends of an interval, with the digits it takes to see on which side of 1 they lie."""
+
+    def shown(value: float) -> str:
+        text = ratio_number(value)
+        for digits in range(4, 8):
+            if value == 1 or float(text) != 1:
+                break
+            text = f"{value:.{digits}f}"
+        return text
+
+    return shown(low), shown(high)
 
 
 def _cells(pair: Pair, names: Sequence[str], several: bool) -> list[str]:
@@ -84,26 +99,33 @@ def _heads(comparison: Comparison, names: Sequence[str], several: bool) -> list[
 
 
 def summaries(comparison: Comparison) -> list[str]:
-    """One sentence for each metric and other value: the mean ratio, and how many rows are surely on which side."""
+    """A sentence for each metric, other value, test, operation and route: the mean ratio, and how many rows are surely on
+    which side."""
     found = []
     for metric, pairs in _groups(comparison):
-        for other in comparison.others:
-            rows = [pair for pair in pairs if pair.above_name == other]
-            ratios = [pair.ratio for pair in rows if pair.ratio]
-            if not ratios:
-                continue
-            mean = math.exp(sum(math.log(ratio.value) for ratio in ratios) / len(ratios))
-            counts = {
-                word: sum(ratio.verdict(metric) == word for ratio in ratios) for word in ("faster", "same", "slower")
-            }
-            counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-            known = sum(counts.values())
-            told = counted if known else "without intervals"
+        apart = [name for name in _APART if name != comparison.dimension and len({pair[name] for pair in pairs}) > 1]
+        parts: dict[tuple[str, ...], list[Ratio]] = {}
+        for pair in pairs:
+            if pair.ratio:
+                key = (pair.above_name, *(f"{name}={pair[name]}" for name in apart))
+                parts.setdefault(key, []).append(pair.ratio)
+        for (other, *where), ratios in sorted(parts.items(), key=lambda part: comparison.others.index(part[0][0])):
             found.append(
-                f"{METRICS.get(metric, metric)}, {other} / {comparison.base}: geometric mean {ratio_number(mean)} over "
-                f"{len(ratios)} rows; {told}"
+                " ".join([f"{METRICS.get(metric, metric)}, {other} / {comparison.base}", *where])
+                + f": geometric mean {_mean(ratios)} over {len(ratios)} rows; {_sides(ratios, metric)}"
             )
     return found
+
+
+def _mean(ratios: Sequence[Ratio]) -> str:
+    return ratio_number(math.exp(sum(math.log(ratio.value) for ratio in ratios) / len(ratios)))
+
+
+def _sides(ratios: Sequence[Ratio], metric: str) -> str:
+    counts = {word: sum(ratio.verdict(metric) == word for ratio in ratios) for word in ("faster", "same", "slower")}
+    return (
+        ", ".join(f"{count} {word}" for word, count in counts.items()) if any(counts.values()) else "without intervals"
+    )
 
 
 def plain(comparison: Comparison, width: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gin._version import __version__
+from gin.bench import conditions, doubts
 from gin.bench.load import ResultFile
 from gin.bench.results import Row
 from gin.bench.stats import nearest_rank
@@ -91,8 +92,21 @@ def payload(files: Sequence[ResultFile], title: str) -> dict[str, Any]:
             for test in TESTS.values()
         },
         "findings": findings(files, names),
-        "warnings": warnings(files, names) if files else [],
+        "warnings": [*warnings(files, names), *_doubts(files, names)] if files else [],
     }
+
+
+def _doubts(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
+    """What makes the files' figures less sure than they look: what `gin bench` says above its table."""
+    found = []
+    for name, file in zip(names, files, strict=True):
+        step = file.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
+        told = [*doubts.of_rows(file.rows, step)]
+        if file.environment.get("platform") != "sim":
+            ranks = max((row["ranks"] for row in file.rows), default=1)
+            told += conditions.warnings(file.remarks.get("conditions") or {}, ranks, file.emulated)
+        found += [f"{name}: {text}" for text in told]
+    return found
 
 
 def _number(value: Any) -> Any:

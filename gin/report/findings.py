@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
+from gin.bench import doubts
 from gin.bench.load import ResultFile
 from gin.bench.plan import format_size
 from gin.bench.results import Row
 from gin.bench.tests import TESTS
 from gin.compare.ratio import HIGHER_IS_BETTER, METRICS, Ratio, estimate, ratio_of
-from gin.compare.text import ratio_number
+from gin.compare.text import bounds, ratio_number
 
 __all__ = ["findings"]
 
@@ -18,20 +21,34 @@ _GROUP = ("test", "op", "platform", "wire", "ranks", "scope", "ctas", "threads",
 _SHOWN = 60  # at most
 
 
-def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str, str]]:
-    """What is best at the smallest and at the largest size of each test and operation of each file.
+@dataclass(frozen=True)
+class _Ranking:
+    """What one size of a test says: the best row, the others' ratios to it, those that cannot be told from it first."""
 
-    Each is a row of a table: `file`, `what`, `bytes`, `best` with its figure, `level` (what cannot be told from it) and
-    `next` (the first that can). Where several geometries were measured, it is about the one with most rows.
+    nbytes: int
+    metric: str
+    best: Row
+    level: dict[str, Ratio]
+    behind: dict[str, Ratio]
+
+    @property
+    def leaders(self) -> frozenset[str]:
+        return frozenset([_name(self.best), *self.level])
+
+
+def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str, str]]:
+    """What is best for each test and operation of each file: a line for each range of sizes with the same ones in front.
+
+    Each is a row of a table: `file`, `what`, `bytes`, `best` with its figure, `level` (what cannot be told from it), `next`
+    (the first that can) and `doubt` (why the figures are less sure than they look). Where several geometries were measured,
+    it is about the one with most rows.
     """
     found: list[dict[str, str]] = []
     for name, file in zip(names, files, strict=True):
+        step = file.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
         for rows in _groups(file.rows):
-            sizes = sorted({row["bytes"] for row in rows})
-            for nbytes in dict.fromkeys((sizes[0], sizes[-1])):
-                line = _line([row for row in rows if row["bytes"] == nbytes])
-                if line:
-                    found.append({"file": name, "bytes": format_size(nbytes), **line})
+            for _, same in groupby(_rankings(rows), key=lambda ranking: ranking.leaders):
+                found.append({"file": name, **_line(list(same), rows, step)})
     return found[:_SHOWN]
 
 
@@ -47,49 +64,91 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return list(best.values())
 
 
-def _line(rows: Sequence[Row]) -> dict[str, str] | None:
-    right = [row for row in rows if not row["wrong"]]
-    if not right:
-        return None
-    test = right[0]["test"]
+def _rankings(rows: Sequence[Row]) -> Iterator[_Ranking]:
+    """By size."""
+    test = rows[0]["test"]
     metric = TESTS[test].columns[0] if test in TESTS else "median_us"
     metric = metric if metric in METRICS else "median_us"
-    ranked = [row for row in right if (found := estimate(row, metric)) and found.value > 0]
-    if not ranked:
-        return None
-    ranked.sort(key=lambda row: row[metric], reverse=metric in HIGHER_IS_BETTER)
-    best = ranked[0]
-    level, after = [], ""
-    for row in ranked[1:]:
-        ratio = ratio_of(row, best, metric, interleaved=True)
-        if ratio is None:
+    for nbytes in sorted({row["bytes"] for row in rows}):
+        ranked = [row for row in rows if row["bytes"] == nbytes and not row["wrong"] and _is_measured(row, metric)]
+        if not ranked:
             continue
-        told = f"{_name(row)}: {ratio_number(ratio.value)} times{_interval(ratio)}"
-        if ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high:
-            level.append(told)
-        elif not after:
-            after = told
+        ranked.sort(key=lambda row: row[metric], reverse=metric in HIGHER_IS_BETTER)
+        level: dict[str, Ratio] = {}
+        behind: dict[str, Ratio] = {}
+        for row in ranked[1:]:
+            ratio = ratio_of(row, ranked[0], metric, interleaved=True)
+            if ratio is not None:
+                (level if ratio.verdict(metric) == "same" else behind).setdefault(_name(row), ratio)
+        yield _Ranking(nbytes, metric, ranked[0], level, behind)
+
+
+def _is_measured(row: Row, metric: str) -> bool:
+    found = estimate(row, metric)
+    return found is not None and found.value > 0
+
+
+def _line(same: Sequence[_Ranking], rows: Sequence[Row], step: float) -> dict[str, str]:
+    first, last = same[0], same[-1]
+    # In front of everything else at most sizes: the rest of the leaders is level with it.
+    leader = max(sorted(first.leaders), key=lambda name: sum(_name(ranking.best) == name for ranking in same))
+    sizes = [first.nbytes] if first is last else [first.nbytes, last.nbytes]
+    level: dict[str, list[Ratio]] = {name: [] for name in sorted(first.leaders - {leader})}
+    behind: dict[str, list[Ratio]] = {}
+    for ranking in same:
+        for name in level:
+            row, base = (_row(rows, ranking.nbytes, who) for who in (name, leader))
+            ratio = ratio_of(row, base, ranking.metric, interleaved=True)
+            level[name] += [ratio] if ratio else []
+        if ranking.behind:
+            name, ratio = next(iter(ranking.behind.items()))
+            behind.setdefault(name, []).append(ratio)
     return {
-        "what": f"{test} {best['op']}",
-        "best": f"{_name(best)}: {_amount(best, metric)}",
-        "level": "; ".join(level),
-        "next": after,
+        "bytes": " to ".join(map(format_size, sizes)),
+        "what": f"{first.best['test']} {first.best['op']}",
+        "best": f"{leader}: {_amounts([_row(rows, ranking.nbytes, leader) for ranking in same], first.metric)}",
+        "level": "; ".join(_told(name, ratios) for name, ratios in level.items() if ratios),
+        "next": "; ".join(_told(name, ratios) for name, ratios in behind.items()),
+        "doubt": _doubt([_row(rows, r.nbytes, name) for r in same for name in [*r.leaders, *list(r.behind)[:1]]], step),
     }
+
+
+def _row(rows: Sequence[Row], nbytes: int, name: str) -> Row:
+    return next(row for row in rows if row["bytes"] == nbytes and _name(row) == name and not row["wrong"])
 
 
 def _name(row: Row) -> str:
     return f"{row['backend']} {row['route']}"
 
 
-def _amount(row: Row, metric: str) -> str:
-    found = estimate(row, metric)
-    assert found is not None
+def _amounts(rows: Sequence[Row], metric: str) -> str:
+    """One row's figure with its interval; of several rows the first and the last."""
     unit = METRICS[metric].split()[-1]
-    interval = "" if found.low is None or found.high is None else f" ({found.low:.4g} to {found.high:.4g})"
-    return f"{found.value:.4g} {unit}{interval}"
+    found = [made for row in rows if (made := estimate(row, metric))]
+    if len(found) > 1:
+        return f"{found[0].value:.4g} to {found[-1].value:.4g} {unit}"
+    one = found[0]
+    interval = "" if one.low is None or one.high is None else f" ({one.low:.4g} to {one.high:.4g})"
+    return f"{one.value:.4g} {unit}{interval}"
 
 
-def _interval(ratio: Ratio) -> str:
-    if ratio.low is None or ratio.high is None:
-        return ""
-    return f" ({ratio_number(ratio.low)} to {ratio_number(ratio.high)})"
+def _told(name: str, ratios: Sequence[Ratio]) -> str:
+    """How far behind, over all sizes: the least and the greatest ratio, and in brackets as far as the intervals reach."""
+    least, most = min(ratio.value for ratio in ratios), max(ratio.value for ratio in ratios)
+    told = (
+        ratio_number(least)
+        if ratio_number(least) == ratio_number(most)
+        else " to ".join(map(ratio_number, (least, most)))
+    )
+    known = [(ratio.low, ratio.high) for ratio in ratios if ratio.low is not None and ratio.high is not None]
+    reach = " to ".join(bounds(min(low for low, _ in known), max(high for _, high in known))) if known else ""
+    return f"{name}: {told} times" + (f" ({reach})" if reach else "")
+
+
+def _doubt(rows: Sequence[Row], step: float) -> str:
+    """What is doubtful of the figures that a line is about, and of how many."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        for kind in doubts.of_row(row, step):
+            counts[kind] = counts.get(kind, 0) + 1
+    return "; ".join(f"{kind}: {count} of {len(rows)} rows" for kind, count in counts.items())

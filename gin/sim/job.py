@@ -18,7 +18,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from gin import _core
 from gin.config import format_ranks
-from gin.errors import ConfigError, Error, KernelError, TimeoutError, UnsupportedError
+from gin.errors import ConfigError, Error, KernelError, TimeoutError
 from gin.ranks import discover
 from gin.sim.events import Layout, WindowPlace
 from gin.sim.options import HOST, AllocationFault, simulation_options
@@ -85,14 +85,14 @@ def current_or_solo(
 ) -> Place:
     """The simulated rank that runs now; outside of any, the one rank of a job that this process then is.
 
-    Raises ConfigError for a rank or size that is not this rank's, UnsupportedError in one process of several.
+    Raises ConfigError for a rank or size that is not this rank's, and in one process of several.
     """
     global _solo
     place = current()
     if place is None:
         ranks = discover(rank, size)
         if ranks.size > 1 or bootstrap is not None:
-            raise UnsupportedError(
+            raise ConfigError(
                 "platform sim has all ranks in one process, and this process is one rank of several; start them with "
                 "`GIN_PLATFORM=sim gin run -n N PROGRAM`, `gin check PROGRAM` or gin.spawn"
             )

@@ -17,7 +17,7 @@ from gin.compare.fit import require_fit, warnings
 from gin.compare.join import Comparison, compare, default_dimension, file_names, located
 from gin.compare.judge import Verdict, judge
 from gin.compare.ratio import Ratio, estimate, ratio_of
-from gin.compare.text import markdown, plain, summaries
+from gin.compare.text import bounds, markdown, plain, summaries
 from gin.compare.threshold import parse_threshold
 
 
@@ -340,8 +340,19 @@ def test_markdown_is_a_table_and_escapes_names() -> None:
 
 def test_summary_counts_what_is_sure() -> None:
     one = sweep(median_low_us=0.99, median_high_us=1.01)
-    (text,) = summaries(joined(one))
-    assert text.startswith("median us, nccl_gin / nvshmem: geometric mean 1.500 over 4 rows")
+    native, direct = summaries(joined(one))
+    told = "geometric mean 1.500 over 2 rows; 0 faster, "
+    assert native.startswith(f"median us, nccl_gin / nvshmem route=native: {told}")
+    assert direct.startswith(f"median us, nccl_gin / nvshmem route=direct: {told}")
+    (both,) = summaries(joined(one, by="route", base="direct"))
+    assert both.startswith("median us, native / direct: geometric mean 2.000 over 4 rows")
+
+
+def test_intervals_show_on_which_side_of_1_they_lie() -> None:
+    assert bounds(1.0004, 1.015) == ("1.0004", "1.015")
+    assert bounds(0.98, 0.99996) == ("0.980", "0.99996")
+    assert bounds(0.95, 1.2) == ("0.950", "1.200")
+    assert bounds(1.0, 1.0000000001) == ("1.000", "1.0000000")
 
 
 def paired(common: float, own: float, *, turns: int = 5, runs: int = 400) -> float:

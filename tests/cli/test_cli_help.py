@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from gin.cli import info
 from gin.cli.main import _COMMANDS, _group
 
 
@@ -22,3 +23,13 @@ def test_all_commands_are_listed_in_order() -> None:
     for name, about in _COMMANDS.items():
         assert f"  {name} " in result.output
         assert about.split()[0] in result.output
+
+
+def test_ctrl_c_outside_of_a_sweep_is_told_like_within(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(info.command, "callback", interrupted)
+    done = CliRunner().invoke(_group, ["info"])
+    assert done.exit_code == 130
+    assert done.output == "gin: interrupted\n"

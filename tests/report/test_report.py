@@ -96,7 +96,7 @@ def test_numbers_are_strict_json() -> None:
 # -- findings
 
 
-def test_what_is_best_at_both_ends() -> None:
+def test_what_is_best_at_small_and_at_large_sizes() -> None:
     given = [
         row(us, backend=name, bytes=nbytes, median_low_us=us * 0.98, median_high_us=us * 1.02)
         for nbytes, times in ((8, (1.0, 1.01, 2.0)), (64, (4.0, 3.0, 2.0)), (4096, (9.0, 6.0, 3.0)))
@@ -110,10 +110,41 @@ def test_what_is_best_at_both_ends() -> None:
         "best": "nvshmem native: 1 us (0.98 to 1.02)",
         "level": "nccl_gin native: 1.010 times (0.982 to 1.039)",
         "next": "ibrc_proxy native: 2.000 times (1.944 to 2.057)",
+        "doubt": "",
     }
-    assert last["bytes"] == "4K"
-    assert last["best"].startswith("ibrc_proxy native: 3 us")
-    assert last["next"].startswith("nccl_gin native: 2.000 times")
+    assert last["bytes"] == "64 to 4K"
+    assert last["best"] == "ibrc_proxy native: 2 to 3 us"
+    assert last["next"].startswith("nccl_gin native: 1.500 to 2.000 times")
+
+
+def test_sizes_with_the_same_in_front_are_one_line() -> None:
+    def at(nbytes: int, backend: str, us: float, **more: Any) -> Any:
+        return row(us, backend=backend, bytes=nbytes, median_low_us=us * 0.99, median_high_us=us * 1.01, **more)
+
+    given = [at(n, "nvshmem", us) for n, us in ((8, 2.0), (64, 2.2), (512, 9.0), (4096, 20.0))]
+    given += [at(n, "nccl_gin", us) for n, us in ((8, 3.0), (64, 4.4), (512, 6.0), (4096, 8.0))]
+    given += [at(n, "ibrc_proxy", us) for n, us in ((8, 3.2), (64, 3.3), (512, 7.0), (4096, 8.01))]
+    small, middle, large = findings([results(*given)], ["a"])
+    assert (small["bytes"], middle["bytes"], large["bytes"]) == ("8 to 64", "512", "4K")
+    assert small["best"] == "nvshmem native: 2 to 2.2 us"
+    assert (
+        small["next"]
+        == "nccl_gin native: 1.500 times (1.479 to 1.521); ibrc_proxy native: 1.500 times (1.479 to 1.521)"
+    )
+    assert middle["next"].startswith("ibrc_proxy native: 1.167 times")
+    assert large["level"].startswith("ibrc_proxy native: 1.001 times")
+
+
+def test_doubtful_figures_are_named_where_they_are_used() -> None:
+    given = [
+        row(1.0, backend="nvshmem", outliers=5, samples=100, steady=False),
+        row(2.0, backend="nccl_gin", drift=0.3, drifted=True, samples=100),
+        row(3.0, backend="ibrc_proxy", steady=False),
+    ]
+    (line,) = findings([results(*given)], ["a"])
+    assert line["doubt"] == "outliers: 1 of 2 rows; not steady: 1 of 2 rows; drift: 1 of 2 rows"
+    page = render([results(*given)], "x")
+    assert "not steady when measuring began: 2 of 3 rows" in page
 
 
 def test_more_bandwidth_is_better_and_wrong_rows_are_not_best() -> None:

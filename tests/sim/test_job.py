@@ -181,7 +181,7 @@ def test_a_job_of_one_rank_needs_no_launcher(bare_environment: pytest.MonkeyPatc
 
 
 def test_one_process_of_several_is_refused(bare_environment: pytest.MonkeyPatch) -> None:
-    with pytest.raises(gin.UnsupportedError, match="all ranks in one process"):
+    with pytest.raises(gin.ConfigError, match="all ranks in one process"):
         gin.init(platform="sim", rank=0, size=2)
 
 

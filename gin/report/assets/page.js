@@ -215,13 +215,13 @@ function header() {
 // What is best for what, one line each.
 function summary() {
   const several = DATA.files.length > 1;
-  const heads = { ...(several ? { file: "file" } : {}), what: "test", bytes: "bytes", best: "best", level: "not to be told from it", next: "then" };
+  const heads = { ...(several ? { file: "file" } : {}), what: "test", bytes: "bytes", best: "best", level: "not to be told from it", next: "then", doubt: "in doubt" };
   const names = Object.keys(heads);
   return element("section", {}, element("h2", { id: "best" }, "What is best for what"),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What is best for what" }, element("table", { class: "summary" },
       element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col", class: "text" }, heads[name])))),
       element("tbody", {}, ...DATA.findings.map((line) => element("tr", {}, ...names.map((name) => element("td", { class: "text wide" }, line[name]))))))),
-    element("p", { class: "soft" }, "At the smallest and the largest size. In brackets: 95 % intervals. Times: multiples of the best figure."));
+    element("p", { class: "soft" }, "A line for each range of sizes with the same in front. In brackets: 95 % intervals, over all of its sizes. Times: multiples of the best figure."));
 }
 
 function provenance() {
