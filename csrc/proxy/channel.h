@@ -31,6 +31,9 @@ class Channel {
   // Takes, posts and retires what it can without waiting; returns whether anything moved. One thread at a time.
   bool step();
 
+  // Whether nothing is in flight; the next slot may hold an operation.
+  bool at_rest() const { return tail_ == settled_ && first_ == last_; }
+
   // Whether nothing is in flight and the next slot is empty. The stepping thread only.
   bool idle() const;
 

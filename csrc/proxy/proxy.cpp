@@ -156,6 +156,12 @@ bool Proxy::step() {
   return moved;
 }
 
+bool Proxy::step_often() {
+  bool moved = false;
+  for (auto& engine : engines_) moved |= engine->step_often();
+  return moved;
+}
+
 Stats Proxy::stats() const {
   Stats all;
   for (auto& engine : engines_) {

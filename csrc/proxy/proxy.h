@@ -57,6 +57,9 @@ class Proxy {
   // One step of all engines, for callers that drive them without threads. Not between start and stop.
   bool step();
 
+  // The same as a progress thread takes it, which comes again at once: Engine::step_often.
+  bool step_often();
+
   // From now on operations to that peer end at once. Any thread.
   void give_up(uint32_t peer) { failures_.give_up(peer); }
 

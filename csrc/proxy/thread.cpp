@@ -96,7 +96,7 @@ void ProgressThread::run() {
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds: sleep as long as asked, not 50 us more
   uint32_t idle_steps = 0;
   while (true) {
-    if (engine_.step()) {
+    if (engine_.step_often()) {
       idle_steps = 0;
       if (!stopping_.load(std::memory_order_relaxed)) continue;
     }

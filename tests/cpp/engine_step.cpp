@@ -63,18 +63,18 @@ class ScriptedFabric final : public wire::Fabric {
 };
 
 struct Stage {
-  explicit Stage(uint32_t depth = 16, uint32_t ranks = 4) : layout{1, 8, ranks} {
+  explicit Stage(uint32_t depth = 16, uint32_t ranks = 4, uint32_t contexts = 1) : layout{contexts, 8, ranks} {
     ProxyOptions options;
     options.depth = depth;
     proxy = std::make_unique<Proxy>(std::make_shared<ScriptedFabric>(script), layout, 4, record, nullptr, options);
   }
 
-  const ibrc::Ring& ring() { return proxy->rings()[0]; }
+  const ibrc::Ring& ring(uint32_t context = 0) { return proxy->rings()[context]; }
 
-  void push(const ibrc::Fields& f) {
-    const uint64_t first = ibrc::reserve(ring(), ibrc::slots(f)).first;
-    CHECK(ibrc::finds_room(ring(), first + ibrc::slots(f)));
-    ibrc::publish(ring(), first, f);
+  void push(const ibrc::Fields& f, uint32_t context = 0) {
+    const uint64_t first = ibrc::reserve(ring(context), ibrc::slots(f)).first;
+    CHECK(ibrc::finds_room(ring(context), first + ibrc::slots(f)));
+    ibrc::publish(ring(context), first, f);
   }
 
   void run() {
@@ -297,6 +297,52 @@ CASE(settled_follows_the_wire) {
   stage.script.settled = true;
   stage.run();
   CHECK_EQ(stage.ring().progress->settled, 1ull);
+}
+
+// Steps until as many requests are posted, and how many steps it took.
+uint32_t steps_to(Stage& stage, size_t posted) {
+  uint32_t steps = 0;
+  while (stage.script.posted.size() < posted && steps < 100000) stage.proxy->step_often(), ++steps;
+  return steps;
+}
+
+CASE(rings_that_have_slept_are_found_and_do_not_hold_up_the_others) {
+  Stage stage(16, 4, 100);
+  stage.push(put_to(1), 7);
+  stage.run();
+  stage.script.complete(0);
+  // Ring 7 is in use all the time, the others never: they fall asleep.
+  for (uint32_t i = 0; i < (1u << 16) + 10; ++i) {
+    stage.push(put_to(1), 7);
+    stage.proxy->step_often();
+    stage.script.complete(stage.script.posted.size() - 1);
+    stage.proxy->step_often();
+    stage.script.posted.resize(1);
+  }
+  stage.script.posted.clear();
+  stage.script.completions.clear();
+  stage.push(put_to(1), 7);
+  CHECK_EQ(steps_to(stage, 1), 1u);
+  for (uint32_t context : {0u, 99u, 50u}) {
+    const size_t before = stage.script.posted.size();
+    stage.push(put_to(2), context);
+    const uint32_t steps = steps_to(stage, before + 1);
+    CHECK(steps >= 1 && steps <= 16);
+    stage.push(put_to(2), context);  // awake again
+    CHECK_EQ(steps_to(stage, before + 2), 1u);
+  }
+  // All of them at once, and once nothing has moved for a while each is looked at in every pass.
+  for (uint32_t context = 0; context < 100; ++context) stage.push(put_to(3), context);
+  const size_t before = stage.script.posted.size();
+  CHECK(steps_to(stage, before + 100) <= 64);
+  for (uint32_t i = 0; i < (1u << 16) + 2000; ++i) stage.proxy->step_often();
+  stage.push(put_to(3), 63);
+  CHECK_EQ(steps_to(stage, before + 101), 1u);
+  // Who does not come again sees them all.
+  for (uint32_t i = 0; i < 10; ++i) stage.push(put_to(3), 63), stage.proxy->step_often();
+  stage.push(put_to(3), 98);
+  stage.proxy->step();
+  CHECK_EQ(stage.script.posted.size(), before + 112);
 }
 
 CASE(a_range_failure_does_not_give_the_peer_up) {
