@@ -308,7 +308,7 @@ def test_addresses_of_different_networks_are_named(job: dict[int, tuple[int, str
 # -- every case of the contract ---------------------------------------------------------------------------------------
 
 ALL = tuple(case.name for case in select() if case.name != LARGE)
-NETWORKS = ["", "loss 1%", "loss 5%", "delay 2ms 1ms", "delay 1ms reorder 5%", "duplicate 5%"]
+NETWORKS = ["", "loss 1%", "loss 5%", "delay 2ms", "delay 1ms reorder 5%", "duplicate 5%"]
 long = pytest.mark.skipif(VM != "long", reason="GIN_TEST_VM=long runs every case")
 
 

@@ -7,7 +7,7 @@ if [ "${NNODES:-1}" = 2 ]; then
   where=()
   if [ -n "$2" ]; then
     # shellcheck disable=SC2086
-    tc qdisc add dev eth0 root netem $2
+    tc qdisc add dev eth0 root netem limit 100000 $2 # past 1000 waiting packets Soft-RoCE's own sends would fail
     export GIN_IB_TIMEOUT=12 # 17 ms; by default each loss that no later packet tells of takes a second
   fi
   export GIN_IB_RETRY=7 # for ever on Soft-RoCE: each packet that is lost or late costs one, until the next acknowledgement
