@@ -134,9 +134,7 @@ class Config:
     connect_timeout: float = _knob(
         parse_duration, 60.0, "deadline of joining a job and of collective host calls; 0: never", show=format_duration
     )
-    contexts: int = _knob(
-        integer(1, 1024), 4, "contexts of a communicator", agree=True
-    )
+    contexts: int = _knob(integer(1, 1024), 4, "contexts of a communicator", agree=True)
     signals: int = _knob(integer(1, 1 << 20), 64, "signals of each context", agree=True)
     counters: int = _knob(integer(0, 1 << 20), 16, "counters of each context", agree=True)
     barriers: int = _knob(integer(0, 1 << 16), 16, "barrier indices of each context", agree=True)

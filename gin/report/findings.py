@@ -23,17 +23,25 @@ _SHOWN = 60  # at most
 
 @dataclass(frozen=True)
 class _Ranking:
-    """What one size of a test says: the best row, the others' ratios to it, those that cannot be told from it first."""
+    """What one size of a test says: its rows by name, the best first, and the others' ratios to that one.
+
+    level   of those that cannot be told from it
+    behind  of the rest
+    """
 
     nbytes: int
     metric: str
-    best: Row
+    rows: dict[str, Row]
     level: dict[str, Ratio]
     behind: dict[str, Ratio]
 
     @property
+    def best(self) -> str:
+        return next(iter(self.rows))
+
+    @property
     def leaders(self) -> frozenset[str]:
-        return frozenset([_name(self.best), *self.level])
+        return frozenset([self.best, *self.level])
 
 
 def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str, str]]:
@@ -48,7 +56,7 @@ def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str
         step = file.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
         for rows in _groups(file.rows):
             for _, same in groupby(_rankings(rows), key=lambda ranking: ranking.leaders):
-                found.append({"file": name, **_line(list(same), rows, step)})
+                found.append({"file": name, **_line(list(same), step)})
     return found[:_SHOWN]
 
 
@@ -74,13 +82,16 @@ def _rankings(rows: Sequence[Row]) -> Iterator[_Ranking]:
         if not ranked:
             continue
         ranked.sort(key=lambda row: row[metric], reverse=metric in HIGHER_IS_BETTER)
+        named: dict[str, Row] = {}
+        for row in ranked:
+            named.setdefault(f"{row['backend']} {row['route']}", row)
         level: dict[str, Ratio] = {}
         behind: dict[str, Ratio] = {}
-        for row in ranked[1:]:
+        for name, row in list(named.items())[1:]:
             ratio = ratio_of(row, ranked[0], metric, interleaved=True)
             if ratio is not None:
-                (level if ratio.verdict(metric) == "same" else behind).setdefault(_name(row), ratio)
-        yield _Ranking(nbytes, metric, ranked[0], level, behind)
+                (level if ratio.verdict(metric) == "same" else behind)[name] = ratio
+        yield _Ranking(nbytes, metric, named, level, behind)
 
 
 def _is_measured(row: Row, metric: str) -> bool:
@@ -88,37 +99,28 @@ def _is_measured(row: Row, metric: str) -> bool:
     return found is not None and found.value > 0
 
 
-def _line(same: Sequence[_Ranking], rows: Sequence[Row], step: float) -> dict[str, str]:
+def _line(same: Sequence[_Ranking], step: float) -> dict[str, str]:
     first, last = same[0], same[-1]
-    # In front of everything else at most sizes: the rest of the leaders is level with it.
-    leader = max(sorted(first.leaders), key=lambda name: sum(_name(ranking.best) == name for ranking in same))
+    # The one that is best at most sizes: the other leaders are level with it.
+    leader = max(sorted(first.leaders), key=lambda name: sum(ranking.best == name for ranking in same))
     sizes = [first.nbytes] if first is last else [first.nbytes, last.nbytes]
     level: dict[str, list[Ratio]] = {name: [] for name in sorted(first.leaders - {leader})}
     behind: dict[str, list[Ratio]] = {}
     for ranking in same:
         for name in level:
-            row, base = (_row(rows, ranking.nbytes, who) for who in (name, leader))
-            ratio = ratio_of(row, base, ranking.metric, interleaved=True)
+            ratio = ratio_of(ranking.rows[name], ranking.rows[leader], ranking.metric, interleaved=True)
             level[name] += [ratio] if ratio else []
         if ranking.behind:
             name, ratio = next(iter(ranking.behind.items()))
             behind.setdefault(name, []).append(ratio)
     return {
         "bytes": " to ".join(map(format_size, sizes)),
-        "what": f"{first.best['test']} {first.best['op']}",
-        "best": f"{leader}: {_amounts([_row(rows, ranking.nbytes, leader) for ranking in same], first.metric)}",
+        "what": f"{first.rows[leader]['test']} {first.rows[leader]['op']}",
+        "best": f"{leader}: {_amounts([ranking.rows[leader] for ranking in same], first.metric)}",
         "level": "; ".join(_told(name, ratios) for name, ratios in level.items() if ratios),
         "next": "; ".join(_told(name, ratios) for name, ratios in behind.items()),
-        "doubt": _doubt([_row(rows, r.nbytes, name) for r in same for name in [*r.leaders, *list(r.behind)[:1]]], step),
+        "doubt": _doubt([one.rows[name] for one in same for name in (*one.leaders, *list(one.behind)[:1])], step),
     }
-
-
-def _row(rows: Sequence[Row], nbytes: int, name: str) -> Row:
-    return next(row for row in rows if row["bytes"] == nbytes and _name(row) == name and not row["wrong"])
-
-
-def _name(row: Row) -> str:
-    return f"{row['backend']} {row['route']}"
 
 
 def _amounts(rows: Sequence[Row], metric: str) -> str:
