@@ -1,7 +1,8 @@
-"""Tests that need GPUs: each starts one rank per GPU, at most two."""
+"""Tests that need GPUs: each starts one rank per GPU, at most two; with GIN_SHARE_GPU=1 and MPS running, both on one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,8 +28,9 @@ def count_gpus() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     own = [item for item in items if item.path.parent.name == "gpu"]
     gpus = count_gpus() if own else 0
+    shared = os.environ.get("GIN_SHARE_GPU") == "1"
     for item in own:
-        needed = 2 if item.get_closest_marker("two_gpus") else 1
+        needed = 2 if item.get_closest_marker("two_gpus") and not shared else 1
         if gpus < needed:
             item.add_marker(pytest.mark.skip(reason=f"needs {needed} GPU(s) and cuda-python; this machine has {gpus}"))
 

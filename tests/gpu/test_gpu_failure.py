@@ -94,7 +94,7 @@ def test_two_ranks_on_one_gpu_are_refused_with_both_and_its_bus(run, backend):
     if backend != "ibrc_proxy":
         pytest.skip("decided before any backend opens: one stands for all")
     with pytest.raises(gin.ConfigError, match=r"ranks 0 and 1 would share the GPU at .*share_gpu"):
-        run(2, lambda comm: None, device=0)
+        run(2, lambda comm: None, device=0, share_gpu=False)
 
 
 def test_a_grid_that_cannot_be_resident_is_refused_with_both_numbers(run):
