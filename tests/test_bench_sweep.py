@@ -267,7 +267,10 @@ def test_one_route_of_a_named_backend_is_enough(world: Any) -> None:
 def test_nothing_that_can_run_is_an_error(world: Any) -> None:
     for backend in ("nvshmem", "ibrc_proxy"):
         for route in ("native", "direct"):
-            world.refuse[backend, route] = UnsupportedError("no")
+            world.refuse[backend, route] = UnsupportedError("no GPU")
+    with pytest.raises(UnsupportedError, match="no backend can run here: no GPU"):
+        run(make_plan())
+    world.refuse["nvshmem", "native"] = UnsupportedError("no library")
     with pytest.raises(UnsupportedError, match="gin info"):
         run(make_plan())
 
