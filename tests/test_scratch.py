@@ -64,8 +64,8 @@ def test_what_another_process_has_locked_is_kept(folder: Path) -> None:
     """As in another container, whose processes are not seen here."""
     path = folder / f"gin-bench-{dead_process()}-abc"
     path.mkdir()
-    program = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", program, str(path)]
+    locks = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), fcntl.LOCK_EX); print(flush=True)"
+    command = [sys.executable, "-c", f"{locks}; sys.stdin.read()", str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline()
         remove_left_behind()
