@@ -71,7 +71,11 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--where", metavar="CONDITIONS", help="Only rows that fulfil these, e.g. 'bytes<=1K, route=native'.")
 @click.option("--fail-if", "fail_if", multiple=True, metavar="THRESHOLD", help="Exit with 1 when a row crosses it.")
 @click.option("--thresholds", metavar="FILE", type=click.Path(), help="A file with a threshold on each line.")
-@click.option("--sure", is_flag=True, help="A row crosses a threshold only with its whole 95 % interval.")
+@click.option(
+    "--sure",
+    is_flag=True,
+    help="A row crosses a threshold only with its whole 95 % interval; one without an interval, with its value.",
+)
 @click.option("--ignore", callback=_fields, metavar="FIELD,...", help="Compare although these differ.")
 @click.option("--markdown", is_flag=True, help="Markdown, for a pull request.")
 @click.option("--json", "as_json", is_flag=True, help="JSON.")

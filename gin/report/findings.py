@@ -55,7 +55,7 @@ def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str
     for name, file in zip(names, files, strict=True):
         step = file.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
         for rows in _groups(file.rows):
-            for _, same in groupby(_rankings(rows), key=lambda ranking: ranking.leaders):
+            for _, same in groupby(_rankings(rows), key=lambda ranking: (ranking.best, ranking.leaders)):
                 found.append({"file": name, **_line(list(same), step)})
     return found[:_SHOWN]
 
@@ -101,23 +101,18 @@ def _is_measured(row: Row, metric: str) -> bool:
 
 def _line(same: Sequence[_Ranking], step: float) -> dict[str, str]:
     first, last = same[0], same[-1]
-    # The one that is best at most sizes: the other leaders are level with it.
-    leader = max(sorted(first.leaders), key=lambda name: sum(ranking.best == name for ranking in same))
     sizes = [first.nbytes] if first is last else [first.nbytes, last.nbytes]
-    level: dict[str, list[Ratio]] = {name: [] for name in sorted(first.leaders - {leader})}
+    level = {name: [ranking.level[name] for ranking in same] for name in first.level}
     behind: dict[str, list[Ratio]] = {}
     for ranking in same:
-        for name in level:
-            ratio = ratio_of(ranking.rows[name], ranking.rows[leader], ranking.metric, interleaved=True)
-            level[name] += [ratio] if ratio else []
         if ranking.behind:
             name, ratio = next(iter(ranking.behind.items()))
             behind.setdefault(name, []).append(ratio)
     return {
         "bytes": " to ".join(map(format_size, sizes)),
-        "what": f"{first.rows[leader]['test']} {first.rows[leader]['op']}",
-        "best": f"{leader}: {_amounts([ranking.rows[leader] for ranking in same], first.metric)}",
-        "level": "; ".join(_told(name, ratios) for name, ratios in level.items() if ratios),
+        "what": f"{first.rows[first.best]['test']} {first.rows[first.best]['op']}",
+        "best": f"{first.best}: {_amounts([ranking.rows[first.best] for ranking in same], first.metric)}",
+        "level": "; ".join(_told(name, ratios) for name, ratios in level.items()),
         "next": "; ".join(_told(name, ratios) for name, ratios in behind.items()),
         "doubt": _doubt([one.rows[name] for one in same for name in (*one.leaders, *list(one.behind)[:1])], step),
     }

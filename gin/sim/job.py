@@ -94,7 +94,8 @@ def current_or_solo(
         if ranks.size > 1 or bootstrap is not None:
             raise ConfigError(
                 "platform sim has all ranks in one process, and this process is one rank of several; start them with "
-                "`GIN_PLATFORM=sim gin run -n N PROGRAM`, `gin check PROGRAM` or gin.spawn"
+                "`GIN_PLATFORM=sim gin run -n N PROGRAM`, `gin check PROGRAM` or gin.spawn; gin bench and gin conformance "
+                "start their own: --ranks N, without gin run"
             )
         options = simulation_options(config, 1)
         if _solo is None or _solo.job.options != options:

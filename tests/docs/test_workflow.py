@@ -106,8 +106,18 @@ def test_comparison_without_thresholds(place: tuple[Path, dict[str, str]]) -> No
     folder, environment = place
     for side in ("base", "head"):
         (folder / f"{side}.json").write_text(results(2.0))
-    done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS="none.txt")
+    done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS=".github/thresholds.txt")
     assert done.returncode == 0, done.stderr
+    done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS="mistyped.txt")
+    assert done.returncode == 1 and "::error::mistyped.txt is not" in done.stdout
+
+
+def test_wrong_data_reaches_the_comment(place: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = place
+    (folder / "base.json").write_text(results(2.0))
+    (folder / "head.json").write_text(results(2.0).replace('"wrong": 0', '"wrong": 3', 1))
+    done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS=".github/thresholds.txt")
+    assert done.returncode == 1 and "WRONG DATA" in (folder / "summary.md").read_text()
 
 
 def test_programs_are_checked_on_every_backend(place: tuple[Path, dict[str, str]]) -> None:
@@ -148,6 +158,10 @@ def test_a_base_that_cannot_be_measured_is_said_and_not_compared(place: tuple[Pa
     done = run(script("compare", "Compare"), folder, **environment, THRESHOLDS="none.txt")
     assert done.returncode == 0, done.stderr
     assert "nothing is compared" in (folder / "summary.md").read_text() == (folder / "comment.md").read_text()
+    quiet = script("compare", "Measure").replace(
+        "${{ inputs.measure }}", '[ ! -e measured.json ] || cp measured.json "$RESULTS"'
+    )
+    assert "::warning::the base branch" in run(quiet, folder, **environment).stdout
     (folder / "head" / "measured.json").unlink()
     assert run(text, folder, **environment).returncode != 0
 
