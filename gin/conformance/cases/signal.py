@@ -236,7 +236,7 @@ extern "C" __global__ void patient(gin::Comm comm, gin::Window out, uint64_t lea
 }
 extern "C" __global__ void send(gin::Comm comm, uint64_t after_ns) {
   gin::Context net(comm);
-  if (!net.wait(gin::thread, 1, 1, 0).ok()) return;  // until the peer waits
+  if (!net.wait(gin::thread, 1, 1, 10000000000).ok()) return;  // until the peer waits
   const uint64_t start = gin::platform::clock_ns();
   while (gin::platform::clock_ns() - start < after_ns) __nanosleep(100000);
   net.signal(0, gin::signal_inc{0});
