@@ -135,6 +135,17 @@ def test_sizes_with_the_same_in_front_are_one_line() -> None:
     assert large["level"].startswith("ibrc_proxy native: 1.001 times")
 
 
+def test_a_line_has_one_base_where_those_in_front_change_places() -> None:
+    def at(nbytes: int, backend: str, us: float, reach: float) -> Any:
+        return row(us, backend=backend, bytes=nbytes, median_low_us=us - reach, median_high_us=us + reach)
+
+    given = [at(8, "nvshmem", 2.0, 0.02), at(8, "nccl_gin", 2.1, 0.2), at(8, "ibrc_proxy", 2.15, 0.02)]
+    given += [at(64, "nvshmem", 3.1, 0.2), at(64, "nccl_gin", 3.0, 0.02), at(64, "ibrc_proxy", 3.6, 0.02)]
+    small, large = findings([results(*given)], ["a"])
+    assert small["best"].startswith("nvshmem native: 2 us") and small["next"].startswith("ibrc_proxy native: 1.075")
+    assert large["best"].startswith("nccl_gin native: 3 us") and large["next"].startswith("ibrc_proxy native: 1.200")
+
+
 def test_doubtful_figures_are_named_where_they_are_used() -> None:
     given = [
         row(1.0, backend="nvshmem", outliers=5, samples=100, steady=False),
