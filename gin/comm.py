@@ -223,6 +223,10 @@ class Comm:
                 source = file.read()
         return Kernel(self, self._platform.compile(source, name, self._flags()), name)
 
+    def compile_ahead(self, source: str, name: str) -> None:
+        """What `compile` does but loading the kernel, which it then finds in the cache. Any thread, several at once."""
+        self._platform.compile_ahead(source, name, self._flags())
+
     def synchronize(self, timeout: float | None = None) -> None:
         """Waits until all launches have finished, and raises what went wrong in them: who waited for what from whom.
 

@@ -29,6 +29,7 @@ __all__ = ["LOG", "STACKS", "STOP", "work"]
 LOG, STACKS, STOP = "log", "stacks", "stop"  # files of a job's folder
 OPEN_SECONDS = 120.0
 COMPILE_SECONDS = 900.0
+COMPILED_FOR = ("check", "on_peer_failure", "route")
 
 
 def work(job: Job, folder: str, variables: Mapping[str, str] | None = None) -> None:
@@ -60,7 +61,7 @@ class _Rank:
     def __init__(self, job: Job, folder: str, place: Place, stacks: Any) -> None:
         self._job, self._folder, self._place, self._stacks = job, folder, place, stacks
         self._rank, self._exchange = place.rank, place.exchange
-        self._compiled: set[bool | None] = set()  # for what parts say of range checks
+        self._compiled: set[tuple[tuple[str, Any], ...]] = set()  # for which of the parts' settings
 
     def go(self) -> None:
         for part in self._job.parts():
@@ -96,18 +97,18 @@ class _Rank:
                 self._log("result", result=vars(self._not_opened(case, error)))
             return True
         try:
-            if part.settings.get("check") not in self._compiled:
-                self._compiled.add(part.settings.get("check"))
+            if (settings := _compiled_for(part.settings)) not in self._compiled:
+                self._compiled.add(settings)
                 with self.within(COMPILE_SECONDS):
-                    self._compile_alike(comm, part)
+                    self._compile_alike(comm, settings)
             return self._go_through(part, comm)
         finally:
             with self.within(OPEN_SECONDS), suppress(Error):
                 comm.close()
 
-    def _compile_alike(self, comm: Comm, part: Part) -> None:
-        """Compiles what a part and the later ones need of a communicator with range checks, or without."""
-        alike = [case for case in self._job.cases if case.settings.get("check") == part.settings.get("check")]
+    def _compile_alike(self, comm: Comm, settings: tuple[tuple[str, Any], ...]) -> None:
+        """Compiles what all parts need of a communicator with such settings."""
+        alike = [case for case in self._job.cases if _compiled_for(case.settings) == settings]
         self._log("compile", kernels=len({kernel for case in alike for kernel in case.kernels}))
         compile_ahead(comm, alike, self._stopped)
 
@@ -161,31 +162,22 @@ class _Rank:
             return self._exchange.gather(f"result of {case.name}", lambda: answer)
 
 
+def _compiled_for(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Those of a case's settings that its kernels are compiled for."""
+    return tuple(sorted((name, value) for name, value in settings.items() if name in COMPILED_FOR))
+
+
 def compile_ahead(comm: Comm, cases: Sequence[Case], stopped: Callable[[], bool]) -> None:
     """Fills the cache with this rank's share of the cases' kernels; what does not compile is its case's to tell."""
     able = [case for case in cases if all(comm.capabilities[name] for name in case.needs)]
     kernels = sorted({kernel for case in able for kernel in case.kernels})
     mine = kernels[comm.rank :: comm.size]
-    compile_one = _compiler(comm)
-    if compile_one is None or not mine:
-        return
 
     def compile_quietly(kernel: tuple[str, str]) -> None:
         with suppress(CompileError):
             if not stopped():
-                compile_one(*kernel)
+                comm.compile_ahead(*kernel)
 
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, comm.size))
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(compile_quietly, mine))
-
-
-def _compiler(comm: Comm) -> Callable[[str, str], Any] | None:
-    """What compiles without loading."""
-    platform: Any = comm._platform
-    if comm.platform == "cuda":
-        from gin.platforms.cuda_compile import CudaCompiler
-
-        return CudaCompiler(comm.config, platform.device_code, platform.gpu.arch).compile
-    compiler = getattr(platform, "compiler", None)
-    return None if compiler is None else compiler.compile

@@ -65,6 +65,9 @@ class Platform(ABC):
         flags  gin::Comm's, for a platform on which they do not change any more
         """
 
+    def compile_ahead(self, source: str, entry: str, flags: int) -> None:  # noqa: B027 - some keep nothing
+        """Compiles a kernel for a later `compile` to find in the cache. Any thread. Raises CompileError."""
+
     @abstractmethod
     def launch(
         self,

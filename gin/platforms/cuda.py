@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gin import _core
@@ -54,7 +55,6 @@ class CudaPlatform(Platform):
         self.loaded: Callable[[Any], None] = lambda _: None
         self.unloading: Callable[[Any], None] = lambda _: None
         self._config = config
-        self._compiler: CudaCompiler | None = None
         self._modules: list[CudaModule] = []
         self._stream = self.gpu.stream()
         self._arrays_done = self._event()
@@ -103,10 +103,16 @@ class CudaPlatform(Platform):
 
     # -- kernels ----------------------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _compiler(self) -> CudaCompiler:
+        assert self.device_code is not None
+        return CudaCompiler(self._config, self.device_code, self.gpu.arch)
+
+    def compile_ahead(self, source: str, entry: str, flags: int) -> None:
+        self._compiler.compile(source, entry, flags)
+
     def compile(self, source: str, entry: str, flags: int) -> Module:
-        assert self.device_code is not None and not flags & _core.mixed  # the one flag that a window could bring later
-        if self._compiler is None:
-            self._compiler = CudaCompiler(self._config, self.device_code, self.gpu.arch)
+        assert not flags & _core.mixed  # the one flag that a window could bring later
         image, symbol = self._compiler.compile(source, entry, flags)
         cu = driver()
         self.gpu.enter()

@@ -81,13 +81,12 @@ class HostPlatform(Platform):
         if view.nbytes:
             ctypes.memmove(address, (ctypes.c_char * view.nbytes).from_buffer_copy(view), view.nbytes)
 
-    @property
-    def compiler(self) -> Compiler:
-        return self._compiler
-
     def compile(self, source: str, entry: str, flags: int) -> Module:
         module: Module = _core.Module(str(self._compiler.compile(source, entry)))
         return module
+
+    def compile_ahead(self, source: str, entry: str, flags: int) -> None:
+        self._compiler.compile(source, entry)
 
     def launch(
         self,

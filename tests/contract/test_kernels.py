@@ -328,6 +328,29 @@ def test_ranks_that_compile_at_once_run_one_compiler_and_later_ones_none(counted
     assert all(not path.stat().st_mode & 0o077 for path in kept if path.is_dir())
 
 
+def test_a_kernel_compiled_ahead_is_not_compiled_again(counted):
+    settings, runs = counted
+    with gin.init(**settings) as comm:
+        comm.compile_ahead(SMALL, "small")
+        assert runs() == 1
+        out = np.zeros(1, np.int32)
+        comm.compile(SMALL, "small").launch(out, 5)
+        comm.synchronize()
+    assert out[0] == 5 and runs() == 1
+
+
+@pytest.mark.parametrize("route", ["direct", "native"])
+def test_ahead_a_kernel_is_compiled_for_its_communicators_flags(counted, route, monkeypatch):
+    asked = []
+    with gin.init(**counted[0], route=route) as comm:
+        platform, compile_now = type(comm._platform), type(comm._platform).compile
+        monkeypatch.setattr(platform, "compile_ahead", lambda self, *args: asked.append(args))
+        monkeypatch.setattr(platform, "compile", lambda self, *args: asked.append(args) or compile_now(self, *args))
+        comm.compile_ahead(SMALL, "small")
+        comm.compile(SMALL, "small")
+    assert len(asked) == 2 and asked[0] == asked[1]
+
+
 @pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "no checksum", "other checksum", "a folder"])
 def test_a_damaged_cache_file_is_compiled_again(counted, tmp_path, damage):
     settings, runs = counted

@@ -42,12 +42,13 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def run(backend: str) -> Callable[..., list[Any]]:
-    """`run(ranks, body, **settings)`: `body(comm)` on ranks of this backend; their results."""
+    """`run(ranks, body, **settings)`: `body(comm)` on ranks of this backend; their results. A tuple: a setting by rank."""
 
     def go(ranks: int, body: Callable[[Any], Any], **settings: Any) -> list[Any]:
         def rank_main() -> Any:
-            given = {"platform": "cuda", "heap": "256M", "timeout": "10s"} | settings
-            with gin.init(backend=backend, **given) as comm:
+            rank = int(os.environ["GIN_RANK"])
+            own = {name: value[rank] if isinstance(value, tuple) else value for name, value in settings.items()}
+            with gin.init(backend=backend, **{"platform": "cuda", "heap": "256M", "timeout": "10s"} | own) as comm:
                 return body(comm)
 
         return gin.spawn(ranks, rank_main, timeout=120)

@@ -32,9 +32,11 @@ GIN_DEVICE bool wait_for_room(impl::Channel channel, const Ring& ring, impl::Sub
 // ring is smaller than what they reserved.
 GIN_DEVICE bool enter(impl::Channel channel, const Ring& ring, impl::Subject subject, const Reservation& reserved,
                       uint64_t end) {
-  const uint64_t all = reserved.group_end;
-  if (all - reserved.group_first > ring.depth) return has_room(ring, end) || wait_for_room(channel, ring, subject, end);
-  return reserved.share(reserved.leader && (has_room(ring, all) || wait_for_room(channel, ring, subject, all)));
+  const bool together = reserved.group_end - reserved.group_first <= ring.depth;
+  const uint64_t last = together ? reserved.group_end : end;
+  bool entered = has_room(ring, last, reserved.consumed);
+  if (!entered && (reserved.leader || !together)) entered = wait_for_room(channel, ring, subject, last);
+  return together ? reserved.share(entered) : entered;
 }
 
 // Puts an operation into the ring, waiting for room where there is none, and returns its ticket. When that wait fails
@@ -43,12 +45,13 @@ GIN_DEVICE uint64_t push(impl::Channel channel, Operation operation, const Field
                          const void* source = nullptr) {
   const Ring ring = ring_of(channel);
   const uint32_t count = slots(fields);
-  const Reservation reserved = reserve(ring, count);
+  // Only these touch memory of this rank that the caller may just have written.
+  const bool reads_memory = fields.op == Op::put || fields.op == Op::get;
+  const Reservation reserved = reserve(ring, count, [&] {
+    if (reads_memory) release_payload(GIN_IBRC_SYSTEM_SOURCES);
+  });
   const uint64_t ticket = reserved.first + count;
   if (enter(channel, ring, subject_of(channel, operation, fields), reserved, ticket)) {
-    // Only these touch memory of this rank that the caller may just have written. As late as can be: the ways to memory
-    // before it then overlap with what the fence waits for.
-    if (fields.op == Op::put || fields.op == Op::get) release_payload(GIN_IBRC_SYSTEM_SOURCES);
     publish(ring, reserved.first, fields);
     platform::tell(platform::NoteKind::descriptor, operation, channel.index, reserved.first, uint64_t(source),
                    fields.bytes);

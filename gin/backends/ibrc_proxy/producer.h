@@ -5,6 +5,13 @@
 
 namespace gin::ibrc {
 
+// A fence that only releases leaves the L1 cache as it is.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1207
+#define GIN_IBRC_RELEASE "release"
+#else
+#define GIN_IBRC_RELEASE "acq_rel"
+#endif
+
 // Words shared between producers, or with the engine.
 #if defined(__CUDA_ARCH__)
 GIN_IBRC_HD uint64_t load_acquire(const uint64_t* word) {
@@ -21,7 +28,13 @@ GIN_IBRC_HD void store_shared(uint64_t* word, uint64_t value) {
   asm volatile("st.relaxed.gpu.b64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
 }
 GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
-  return atomicAdd(reinterpret_cast<unsigned long long*>(word), static_cast<unsigned long long>(value));
+  // Said to be global memory: for an address that might be shared memory, code that waits for the answer is added.
+  uint64_t before;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(__cvta_generic_to_global(word)), "l"(value)
+               : "memory");
+  return before;
 }
 #else
 GIN_IBRC_HD uint64_t load_acquire(const uint64_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -36,6 +49,7 @@ GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
 struct Reservation {
   uint64_t first;                   // of this thread's slots
   uint64_t group_first, group_end;  // of all lanes' slots
+  uint64_t consumed;                // the engine's word, as known before
   uint32_t lanes;                   // those lanes
   bool leader;                      // the first of them
 
@@ -49,22 +63,35 @@ struct Reservation {
   }
 };
 
-// Reserves `count` (1 or 2) consecutive slots.
-GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count) {
+// Reserves `count` (1 or 2) consecutive slots. `meanwhile()` is done while the words of the ring are on their way.
+template <class Meanwhile>
+GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count, Meanwhile meanwhile) {
 #if defined(__CUDA_ARCH__)
   const uint32_t lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
   const uint32_t group = __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(ring.head));
   const uint32_t doubles = __ballot_sync(group, count == 2);
   const uint32_t leader = __ffs(group) - 1, before = group & ((1u << lane) - 1);
   unsigned long long first = 0;
+  const uint64_t consumed = load_shared(ring.consumed_cache);
   if (lane == leader) first = add_shared(ring.head, __popc(group) + __popc(doubles));
+  meanwhile();
   first = __shfl_sync(group, first, leader);
-  return {first + __popc(before) + __popc(before & doubles), first, first + __popc(group) + __popc(doubles), group,
+  return {first + __popc(before) + __popc(before & doubles),
+          first,
+          first + __popc(group) + __popc(doubles),
+          consumed,
+          group,
           lane == leader};
 #else
+  const uint64_t consumed = load_shared(ring.consumed_cache);
   const uint64_t first = add_shared(ring.head, count);
-  return {first, first, first + count, 1, true};
+  meanwhile();
+  return {first, first, first + count, consumed, 1, true};
 #endif
+}
+
+GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count) {
+  return reserve(ring, count, [] {});
 }
 
 // Brings the producers' copy of the engine's word up to date. On a GPU one thread at a time: the word is across PCIe, and a
@@ -84,25 +111,23 @@ GIN_IBRC_HD void refresh(const Ring& ring) {
 #endif
 }
 
-// Whether the slots before the sequence `end` may be written, as far as producers know.
-GIN_IBRC_HD bool has_room(const Ring& ring, uint64_t end) {
-  return end - load_shared(ring.consumed_cache) <= ring.depth;
-}
+// Whether the slots before the sequence `end` may be written, when those before `consumed` are free.
+GIN_IBRC_HD bool has_room(const Ring& ring, uint64_t end, uint64_t consumed) { return end - consumed <= ring.depth; }
 
 // The same, asking the engine when the ring looks full.
 GIN_IBRC_HD bool finds_room(const Ring& ring, uint64_t end) {
-  if (has_room(ring, end)) return true;
+  if (has_room(ring, end, load_shared(ring.consumed_cache))) return true;
   refresh(ring);
-  return has_room(ring, end);
+  return has_room(ring, end, load_shared(ring.consumed_cache));
 }
 
 // What the caller wrote before is visible to whoever sees what it publishes after.
 GIN_IBRC_HD void release_payload(bool system) {
 #if defined(__CUDA_ARCH__)
   if (system) {
-    __threadfence_system();
+    asm volatile("fence." GIN_IBRC_RELEASE ".sys;" ::: "memory");
   } else {
-    __threadfence();
+    asm volatile("fence." GIN_IBRC_RELEASE ".gpu;" ::: "memory");
   }
 #else
   (void)system;  // the first word's release store does it
