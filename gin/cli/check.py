@@ -19,7 +19,7 @@ from gin.sim.options import FAULTS
 
 __all__ = ["command"]
 
-OK, FAILED, USAGE = 0, 1, 2
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _LAST_SEED = (1 << 63) - 1
 
 EPILOG = """\b
@@ -30,7 +30,7 @@ Examples:
   gin check shift.py --seed 17 --trace run.txt
 
 \b
-Exit status: 0 every run passed, 1 one failed, 2 usage.
+Exit status: 0 every run passed, 1 one failed, 2 usage, 130 interrupted before the last.
 
 \b
 Faults: {faults}
@@ -102,11 +102,14 @@ def command(
             variables = {f"GIN_{name.upper()}": value for name, value in settings.items() if value is not None}
             plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
             reports.append(_run(plan, backend, quiet=any(o.path == "-" for o in outputs.values())))
+            if reports[-1].interrupted:
+                break
         _write(outputs, reports)
     finally:
         for output in outputs.values():
             output.discard()
-    context.exit(FAILED if any(report.failure for report in reports) else OK)
+    failed = any(report.failure for report in reports)
+    context.exit(FAILED if failed else INTERRUPTED if reports[-1].interrupted else OK)
 
 
 def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
@@ -116,11 +119,21 @@ def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
     label = f"{backend}: " if backend else ""
     rate = report.operations / report.seconds if report.seconds else 0
     what = f"{label}{report.runs} of {plan.seeds} seeds, {plan.ranks} ranks, {report.operations} operations in "
-    shown.write(f"{what}{report.seconds:.2f} s ({rate:,.0f}/s): {'FAILED' if report.failure else 'passed'}\n")
+    shown.write(f"{what}{report.seconds:.2f} s ({rate:,.0f}/s): {_outcome(report)}\n")
+    if report.interrupted:
+        shown.write(f"go on: {plan.replay(plan.first + report.runs, plan.seeds - report.runs)}\n")
     if report.failure is not None:
         shown.write("\n".join(_story(report.failure)) + "\n")
     shown.flush()
     return report
+
+
+def _outcome(report: Report) -> str:
+    if report.failure is not None:
+        return "FAILED"
+    if report.interrupted:
+        return "passed, then interrupted" if report.runs else "interrupted"
+    return "passed"
 
 
 def _progress(done: int, total: int) -> None:

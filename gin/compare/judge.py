@@ -30,14 +30,20 @@ class Verdict:
     @property
     def kept_by(self) -> str:
         """Of a threshold that no row crosses: by how many it is kept."""
-        return f"all{self.counts.removeprefix('0')}"
+        rows = f"all {self.tested} rows" if self.tested > 1 else "the only row"
+        whose = "its interval" if self.unsure == 1 else "their intervals"
+        return rows + (f", {self.unsure} by {whose} only" if self.unsure else "") + self._without_a_value
 
     @property
     def counts(self) -> str:
         """How many rows crossed it, of how many."""
         text = f"{len(self.crossings)} of {self.tested} rows"
         text += f", {self.unsure} more within their interval" if self.unsure else ""
-        return text + (f", {self.untested} more without a value" if self.untested else "")
+        return text + self._without_a_value
+
+    @property
+    def _without_a_value(self) -> str:
+        return f", {self.untested} more without a value" if self.untested else ""
 
     def __str__(self) -> str:
         if not self.tested:

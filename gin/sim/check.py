@@ -55,9 +55,9 @@ class Plan:
         """Whether faults were asked for: gin's own errors are then what the program is expected to end with."""
         return bool(self.settings.get("GIN_FAULTS"))
 
-    def replay(self, seed: int) -> str:
-        """The command that repeats one run."""
-        options = [f"--ranks {self.ranks}"]
+    def replay(self, seed: int, seeds: int = 1) -> str:
+        """The command that repeats one run, or as many from that one on."""
+        options = [*([f"--seeds {seeds}"] if seeds > 1 else []), f"--ranks {self.ranks}"]
         for name in ("backend", "policy", "faults", "model", "route"):
             if value := self.settings.get(f"GIN_{name.upper()}"):
                 options.append(f"--{name} {shlex.quote(value)}")
@@ -114,6 +114,7 @@ class Report:
     operations: int = 0
     seconds: float = 0.0
     failure: Failure | None = None
+    interrupted: bool = False  # before the last seed
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -127,12 +128,14 @@ class Report:
             "runs": self.runs,
             "operations": self.operations,
             "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
             "failure": self.failure.document() if self.failure else None,
         }
 
 
 def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
-    """Runs the seeds of a plan until one fails. `sink` is told how many are done.
+    """Runs the seeds of a plan until one fails. `sink` is told how many are done. KeyboardInterrupt ends it early, between
+    seeds as it were: the report is of those that were done.
 
     Raises what cannot be blamed on a run: ConfigError, UnsupportedError, CompileError.
     """
@@ -141,18 +144,25 @@ def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
     with _settings(plan.settings), contextlib.ExitStack() as stack:
         config = Config.from_sources()
         stack.callback(_core.set_last_words, "")
-        for seed in range(plan.first, plan.first + plan.seeds):
-            run = _Run(plan, plan.options(config, seed))
-            report.runs += 1
-            report.operations += run.operations
-            if run.failed is not None:
-                if isinstance(run.failed.error, (CompileError, ConfigError, UnsupportedError)):
-                    raise run.failed.error
-                report.failure = _describe(plan, config, seed, run)
-                break
-            sink(report.runs, plan.seeds)
+        try:
+            _go_through(plan, config, report, sink)
+        except KeyboardInterrupt:
+            report.interrupted = True
     report.seconds = time.perf_counter() - start
     return report
+
+
+def _go_through(plan: Plan, config: Config, report: Report, sink: Sink) -> None:
+    for seed in range(plan.first, plan.first + plan.seeds):
+        run = _Run(plan, plan.options(config, seed))
+        report.runs += 1
+        report.operations += run.operations
+        if run.failed is not None:
+            if isinstance(run.failed.error, (CompileError, ConfigError, UnsupportedError)):
+                raise run.failed.error
+            report.failure = _describe(plan, config, seed, run)
+            return
+        sink(report.runs, plan.seeds)
 
 
 class _Run:

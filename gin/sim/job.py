@@ -206,8 +206,10 @@ class Job:
             place = self._ready.pop(self._random.randrange(len(self._ready)) if len(self._ready) > 1 else 0)
             surroundings.enter(place)
             assert place.task is not None
-            place.task.switch()
-            surroundings.leave(place)
+            try:
+                place.task.switch()
+            finally:
+                surroundings.leave(place)
             return True
         if all(place.ended for place in self.places):
             return False
@@ -320,6 +322,8 @@ class Job:
         place.started = True
         try:
             place.result = program()
+        except KeyboardInterrupt:  # it is for the process, whichever rank's code it finds; goes to who runs the job
+            raise
         except BaseException as error:
             if isinstance(error, SystemExit) and not error.code:
                 return

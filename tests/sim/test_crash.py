@@ -4,6 +4,7 @@ of the process."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -138,6 +139,23 @@ def test_an_interrupt_ends_a_spin(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode, (out, err)
     assert "passed" not in out and "Traceback" not in err, (out, err)
+
+
+def test_an_interrupt_tells_how_many_seeds_have_passed_and_how_to_go_on(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    path = script(tmp_path, "return;", f"    open({str(begun)!r}, 'a').write('.')\n").path
+    with gin("check", path, "--seed", "5", "--seeds", "1000000", "--json", "-") as process:
+        deadline = time.monotonic() + 60
+        while not begun.exists() or begun.stat().st_size < 20:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    (report,) = json.loads(out)
+    assert process.returncode == 130, (out, err)
+    assert report["interrupted"] and report["failure"] is None and report["runs"] >= 9
+    assert f"{report['runs']} of 1000000 seeds" in err and "passed, then interrupted" in err
+    assert f"go on: gin check {path} --seed {5 + report['runs']} --seeds {1000000 - report['runs']} --ranks 2" in err
 
 
 def test_a_fault_outside_of_the_kernel_tells_the_seed_before_the_process_ends(tmp_path: Path) -> None:
