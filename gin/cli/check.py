@@ -12,6 +12,7 @@ import click
 
 from gin.backends import NAMES
 from gin.bench.results import Output
+from gin.cli.interrupts import noticed
 from gin.sim.check import TURNS, Failure, Plan, Report, check
 from gin.sim.launch import Script
 from gin.sim.model import PRESETS
@@ -114,8 +115,15 @@ def command(
 
 def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
     shown = sys.stderr if quiet else sys.stdout
-    progress = _progress if sys.stderr.isatty() else lambda done, total: None
-    report = check(plan, progress)
+    shows = sys.stderr.isatty()
+    with noticed() as interrupted:
+
+        def progress(done: int, total: int) -> None:
+            if shows:
+                _progress(done, total)
+            interrupted()
+
+        report = check(plan, progress)
     label = f"{backend}: " if backend else ""
     rate = report.operations / report.seconds if report.seconds else 0
     what = f"{label}{report.runs} of {plan.seeds} seeds, {plan.ranks} ranks, {report.operations} operations in "

@@ -1,4 +1,4 @@
-"""What signals do to a command that measures for long and then writes its results."""
+"""What signals do to a command that runs for long and then tells what it has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["terminated_as_interrupted", "undisturbed"]
+__all__ = ["noticed", "terminated_as_interrupted", "undisturbed"]
 
 
 @contextlib.contextmanager
@@ -22,6 +22,24 @@ def terminated_as_interrupted() -> Iterator[None]:
 
     with _handled((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[Callable[[], None]]:
+    """Yields what raises a Ctrl-C again, if there was one: Python drops it where it comes in a finalizer."""
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        del frame
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    def again() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    with _handled((signal.SIGINT,), interrupt):
+        yield again
 
 
 @contextlib.contextmanager
