@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "../error.h"
@@ -17,6 +19,22 @@ uint64_t page_bytes() { return uint64_t(sysconf(_SC_PAGESIZE)); }
 
 [[noreturn]] void throw_memory(const std::string& what, const char* remedy) {
   throw Error(Error::Kind::memory, "host platform: " + what + ": " + std::strerror(errno) + "; " + remedy);
+}
+
+// The process may have so many mappings (vm.max_map_count), and a stack with its guard takes two. Some are left to everybody
+// else: where none is, the next allocation fails wherever it is.
+constexpr uint64_t mappings_per_stack = 2, mappings_of_others = 4096;
+std::atomic<uint64_t> stacks{0};  // of all arenas
+
+uint64_t most_stacks() {
+  static const uint64_t most = [] {
+    uint64_t mappings = 0;
+    std::ifstream("/proc/sys/vm/max_map_count") >> mappings;
+    if (mappings == 0) return ~uint64_t(0);
+    const uint64_t others = mappings / 4 < mappings_of_others ? mappings / 4 : mappings_of_others;
+    return (mappings - others) / mappings_per_stack;
+  }();
+  return most;
 }
 
 }  // namespace
@@ -42,15 +60,21 @@ Arena::Arena() {
   madvise(base_, arena_bytes, MADV_NOHUGEPAGE);
 }
 
-Arena::~Arena() { munmap(base_, arena_bytes); }
+Arena::~Arena() {
+  munmap(base_, arena_bytes);
+  stacks.fetch_sub(used_, std::memory_order_relaxed);
+}
 
 void Arena::grow() {
   uint64_t guard = page_bytes();
-  if (mprotect(stack_bottom(used_) + guard, stack_bytes - guard, PROT_READ | PROT_WRITE) != 0) {
+  const bool room = stacks.load(std::memory_order_relaxed) < most_stacks();
+  if (!room) errno = ENOMEM;
+  if (!room || mprotect(stack_bottom(used_) + guard, stack_bytes - guard, PROT_READ | PROT_WRITE) != 0) {
     throw_memory("cannot commit the stack of thread " + std::to_string(used_) + " of those resident at once",
                  "use fewer threads, or raise vm.max_map_count");
   }
   ++used_;
+  stacks.fetch_add(1, std::memory_order_relaxed);
 }
 
 Thread* Arena::overrun(const void* address) const {

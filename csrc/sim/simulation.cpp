@@ -41,6 +41,7 @@ void Simulation::close() {
     forget(*rank.running);
     rank.running.reset();
   }
+  spare_.clear();  // and their stacks: whoever holds the simulation for what it recorded does not hold those
 }
 
 uint32_t Simulation::check(uint32_t rank) const {

@@ -104,6 +104,8 @@ def command(
             plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
             reports.append(_run(plan, backend, quiet=any(o.path == "-" for o in outputs.values())))
             if reports[-1].interrupted:
+                if left := options["backend"][len(reports) :]:
+                    click.echo(f"not run: {', '.join(map(str, left))}", err=True)
                 break
         _write(outputs, reports)
     finally:
@@ -124,14 +126,18 @@ def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
             interrupted()
 
         report = check(plan, progress)
+    if shows and report.runs < plan.seeds:
+        sys.stderr.write("\n")
     label = f"{backend}: " if backend else ""
     rate = report.operations / report.seconds if report.seconds else 0
     what = f"{label}{report.runs} of {plan.seeds} seeds, {plan.ranks} ranks, {report.operations} operations in "
     shown.write(f"{what}{report.seconds:.2f} s ({rate:,.0f}/s): {_outcome(report)}\n")
-    if report.interrupted:
-        shown.write(f"go on: {plan.replay(plan.first + report.runs, plan.seeds - report.runs)}\n")
     if report.failure is not None:
         shown.write("\n".join(_story(report.failure)) + "\n")
+        if report.interrupted:
+            shown.write("interrupted while the cause was looked for: the replay looks again\n")
+    elif report.interrupted:
+        shown.write(f"go on: {plan.replay(plan.first + report.runs, plan.seeds - report.runs)}\n")
     shown.flush()
     return report
 
@@ -164,6 +170,8 @@ def _story(failure: Failure) -> Iterator[str]:
             [(f"{s.time_ns / 1e3:.3f} us", f"rank {s.rank}", s.text, s.where) for s in failure.story.steps]
         )
         yield from textwrap.wrap(failure.story.rule, 110, initial_indent="  ", subsequent_indent="  ")
+    else:
+        yield "cause: none that it knows; --trace FILE writes all that happened"
     if failure.simplified:
         yield f"not needed for it: {', '.join(failure.simplified)}"
     if not failure.steady:

@@ -16,7 +16,7 @@ from gin.bench.load import ResultFile, load
 from gin.bench.plan import TESTS
 from gin.bench.results import Output, abandon
 from gin.compare import text
-from gin.compare.fit import require_fit, warnings
+from gin.compare.fit import require_fit, warnings, wrong_data
 from gin.compare.join import FIELDS, Comparison, Located, compare, default_dimension, file_names, located
 from gin.compare.judge import Verdict, judge, require_fields
 from gin.compare.ratio import METRICS
@@ -133,15 +133,13 @@ def _compare(paths: Sequence[str], options: dict[str, Any], output: Output | Non
     ignored = tuple(name for name in options["ignore"] if name != "emulated")
     comparison = _comparison(rows, options, ignored, bool(thresholds))
     verdicts = [judge(threshold, rows, names, sure=options["sure"], ignore=ignored) for threshold in thresholds]
-    remarks = warnings(files, names) + (comparison.remarks if comparison else [])
+    base = comparison.base if comparison and comparison.dimension == "file" else None
+    wrong, fails = wrong_data(rows, base)
+    remarks = wrong + warnings(files, names) + (comparison.remarks if comparison else [])
     if comparison and comparison.dimension == "file":
         remarks.append("a file is one run: the intervals do not hold what differs from run to run")
     _show(comparison, verdicts, remarks, rows, options, output)
-    base = comparison.base if comparison and comparison.dimension == "file" else None
-    wrong = any(
-        row["wrong"] for row in rows if row.file != base
-    )  # wrong data of the base alone are no fault of the new
-    return CROSSED if wrong or any(verdict.crossings for verdict in verdicts) else OK
+    return CROSSED if fails or any(verdict.crossings for verdict in verdicts) else OK
 
 
 def _thresholds(options: dict[str, Any]) -> list[Threshold]:

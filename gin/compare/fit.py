@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gin.bench.load import ResultFile
+from gin.compare.join import Located
 from gin.errors import ResultsError
 
-__all__ = ["require_fit", "warnings"]
+__all__ = ["require_fit", "warnings", "wrong_data"]
 
 _MACHINE = ("gin", "cpu", "cores", "binding", "machine", "system", "kernel", "gpus", "driver")
 
@@ -44,16 +45,29 @@ def warnings(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
     for file, name in zip(files, names, strict=True):
         if not file.complete:
             found.append(f"{name} is not complete: its sweep ended early")
-        if file.wrong:
-            rows = sum(bool(row["wrong"]) for row in file.rows)
-            found.append(
-                f"WRONG DATA in {name}: {file.wrong} elements in {rows} rows, marked with !; no ratio is given"
-            )
     unverified = [any(row["wrong"] is None for row in file.rows) for file in files]
     if any(unverified):
         told = ", ".join(name for name, flag in zip(names, unverified, strict=True) if flag)
         found.append(f"payloads were not verified in {told}")
     return found + _differences(files, names)
+
+
+def wrong_data(rows: Sequence[Located], base: str | None) -> tuple[list[str], bool]:
+    """What has to be said of wrong data in these rows, and whether it fails the comparison: in the file that the others are
+    compared with, it may be what they mend.
+
+    base  that file, None where files are not what is compared
+    """
+    wrong = {file: [row for row in rows if row.file == file and row["wrong"]] for file in {row.file: 0 for row in rows}}
+    fails = any(found for file, found in wrong.items() if file != base)
+    told = []
+    for file, found in wrong.items():
+        if found:
+            elements = sum(row["wrong"] for row in found)
+            counted = f"{elements} elements in {len(found)} row{'s' * (len(found) > 1)}"
+            excused = "; in the base alone: it fails nothing" if not fails else ""
+            told.append(f"WRONG DATA in {file}: {counted}, marked with !; no ratio is given{excused}")
+    return told, fails
 
 
 def _differences(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:

@@ -31,15 +31,18 @@ class Verdict:
     def kept_by(self) -> str:
         """Of a threshold that no row crosses: by how many it is kept."""
         rows = f"all {self.tested} rows" if self.tested > 1 else "the only row"
-        whose = "its interval" if self.unsure == 1 else "their intervals"
-        return rows + (f", {self.unsure} by {whose} only" if self.unsure else "") + self._without_a_value
+        return rows + self._not_sure + self._without_a_value
 
     @property
     def counts(self) -> str:
         """How many rows crossed it, of how many."""
         text = f"{len(self.crossings)} of {self.tested} rows"
-        text += f", {self.unsure} more within their interval" if self.unsure else ""
-        return text + self._without_a_value
+        return text + self._not_sure + self._without_a_value
+
+    @property
+    def _not_sure(self) -> str:
+        """Rows that would cross it without `sure`."""
+        return f", {self.unsure}{' more' * bool(self.crossings)} crossed by value only" if self.unsure else ""
 
     @property
     def _without_a_value(self) -> str:

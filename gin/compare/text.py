@@ -170,7 +170,7 @@ def _table(lines: list[list[str]], width: int) -> str:
 def markdown(
     comparison: Comparison | None,
     verdicts: Sequence[Verdict],
-    remarks: Iterable[str],
+    remarks: Sequence[str],
     rows: Sequence[Located],
     limit: int = 200,
 ) -> str:
@@ -179,14 +179,15 @@ def markdown(
     rows   those that were compared
     limit  rows of a table that are shown; the rest is counted
     """
-    parts = ["### gin compare", ""]
+    alarms = [text for text in remarks if text.startswith("WRONG DATA")]
+    parts = ["### gin compare", "", *(f"- **{_escape(text)}**" for text in alarms)]
     for verdict in verdicts:
         mark = "**crossed**" if verdict.crossings else "kept" if verdict.tested else "**not tested**"
         counted = verdict.kept_by if mark == "kept" else verdict.counts
         parts.append(f"- {mark}: <code>{_escape(str(verdict.threshold))}</code> ({counted})")
         parts += [f"  - {_escape(line)}" for line in crossings(verdict, rows)]
     parts += [f"- {_escape(text)}" for text in (summaries(comparison) if comparison else [])]
-    parts += [f"- {_escape(text)}" for text in remarks]
+    parts += [f"- {_escape(text)}" for text in remarks if text not in alarms]
     if comparison is None:
         return "\n".join(parts) + "\n"
     several = len(comparison.others) > 1

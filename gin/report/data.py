@@ -15,8 +15,8 @@ from gin.bench.results import Row
 from gin.bench.stats import nearest_rank
 from gin.bench.table import UNITS
 from gin.bench.tests import TESTS
-from gin.compare.fit import warnings
-from gin.compare.join import file_names
+from gin.compare.fit import warnings, wrong_data
+from gin.compare.join import file_names, located
 from gin.report.findings import findings
 
 __all__ = ["NUMBERS", "TEXTS", "payload", "to_json"]
@@ -92,7 +92,9 @@ def payload(files: Sequence[ResultFile], title: str) -> dict[str, Any]:
             for test in TESTS.values()
         },
         "findings": findings(files, names),
-        "warnings": [*warnings(files, names), *_doubts(files, names)] if files else [],
+        "warnings": [*wrong_data(located(files), None)[0], *warnings(files, names), *_doubts(files, names)]
+        if files
+        else [],
     }
 
 

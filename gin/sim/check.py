@@ -114,7 +114,7 @@ class Report:
     operations: int = 0
     seconds: float = 0.0
     failure: Failure | None = None
-    interrupted: bool = False  # before the last seed
+    interrupted: bool = False  # before the last seed, or while a failure was looked into
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
@@ -125,6 +125,7 @@ class Report:
             "ranks": self.plan.ranks,
             "settings": dict(self.plan.settings),
             "first_seed": self.plan.first,
+            "seeds": self.plan.seeds,
             "runs": self.runs,
             "operations": self.operations,
             "seconds": round(self.seconds, 3),
@@ -134,8 +135,8 @@ class Report:
 
 
 def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
-    """Runs the seeds of a plan until one fails. `sink` is told how many are done. KeyboardInterrupt ends it early, between
-    seeds as it were: the report is of those that were done.
+    """Runs the seeds of a plan until one fails. `sink` is told how many are done. KeyboardInterrupt ends it early: the
+    report is of the seeds that were done, and of the failure as far as it was looked into.
 
     Raises what cannot be blamed on a run: ConfigError, UnsupportedError, CompileError.
     """
@@ -160,7 +161,8 @@ def _go_through(plan: Plan, config: Config, report: Report, sink: Sink) -> None:
         if run.failed is not None:
             if isinstance(run.failed.error, (CompileError, ConfigError, UnsupportedError)):
                 raise run.failed.error
-            report.failure = _describe(plan, config, seed, run)
+            report.failure = _failure(plan, seed, run)
+            _explain(report.failure, plan, config, run)
             return
         sink(report.runs, plan.seeds)
 
@@ -236,28 +238,35 @@ def _kind(error: BaseException) -> str:
             return "exception"
 
 
-def _describe(plan: Plan, config: Config, seed: int, run: _Run) -> Failure:
-    """Runs the seed again, recorded, and finds out what the failure needs and what explains it."""
+def _failure(plan: Plan, seed: int, run: _Run) -> Failure:
+    """What is known of a failure from the run alone."""
     assert run.failed is not None and run.failed.error is not None
     place, error = run.failed, run.failed.error
     failure = Failure(seed, _kind(error), place.rank, _text(place), run.traceback, output=run.output)
     failure.waiting = error.waiting if isinstance(error, Deadlock) else ""
     failure.replay = plan.replay(seed)
+    return failure
+
+
+def _explain(failure: Failure, plan: Plan, config: Config, run: _Run) -> None:
+    """Runs the seed again, recorded, and finds out what the failure needs and what explains it."""
+    assert run.failed is not None and run.failed.error is not None
+    error, seed = run.failed.error, failure.seed
     options = plan.options(config, seed)
     if run.endless:
         _tell(failure, _Run(plan, {**options, "most_steps": min(plan.turns, _MOST_RECORDED)}, trace=True), seed)
-        return failure
+        return
     if isinstance(error, Spin):
         limit = min(options["spin_limit_ms"] or _SPIN_RECORDED_MS, _SPIN_RECORDED_MS)
         recorded = _Run(plan, {**options, "spin_limit_ms": limit}, trace=True)
         failure.trace, failure.story, failure.story_seed = _trace_of(recorded), Story(_SPIN_CAUSE, SPIN_ADVICE), seed
-        return failure
+        return
     again = _Run(plan, options, trace=True)
     failure.steady = again.mark == run.mark
     failure.simplified, simpler = _simplify(plan, options, run)
     _tell(failure, simpler or again, seed)
     others = range(seed + 1, seed + 1 + _OTHER_RUNS)
-    for other in others if failure.story is None or not failure.story.weight else ():
+    for other in others if failure.story is None or failure.story.weight <= 0 else ():
         similar = _Run(plan, plan.options(config, other), trace=True)
         if (
             similar.failed is not None
@@ -265,7 +274,6 @@ def _describe(plan: Plan, config: Config, seed: int, run: _Run) -> Failure:
             and _kind(similar.failed.error) == failure.kind
         ):
             _tell(failure, similar, other)
-    return failure
 
 
 def _tell(failure: Failure, run: _Run, seed: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gin.sim.completion import FLUSH_CAUSE, FLUSH_RULE, flush_after, flushes_for_settled, unflushed_gets
 from gin.sim.events import Event, Trace
+from gin.sim.missing import never_waited_for
 from gin.sim.story import PUTS, Step, Story, applied, arrived, posted, request_name, waited, word
 
 __all__ = ["explain"]
@@ -25,6 +26,7 @@ def explain(trace: Trace, rank: int | None = None) -> Story | None:
         unflushed_gets(trace, rank, flushed=False),
         _too_few(trace, rank),
         unflushed_gets(trace, rank, flushed=True),
+        never_waited_for(trace, rank),
     ):
         stories += [] if stories else list(others)
     return max(stories, key=lambda story: story.weight, default=None)

@@ -113,6 +113,16 @@ def test_a_threshold_alone_needs_nothing_to_compare_with(here: Path) -> None:
     assert "kept by the only row" in result.stdout
 
 
+def test_wrong_data_of_the_base_alone_is_said_to_fail_nothing(here: Path) -> None:
+    done = call("wrong.json", "base.json")
+    assert done.exit_code == 0 and "WRONG DATA in wrong" in done.stdout and "it fails nothing" in done.stdout
+    done = call("base.json", "wrong.json", "--markdown")
+    assert done.exit_code == 1 and "fails nothing" not in done.stdout
+    assert done.stdout.splitlines()[2].startswith("- **WRONG DATA in wrong: 4 elements in 1 row, marked")
+    kept = call("base.json", "wrong.json", "--where", "backend=nvshmem")
+    assert kept.exit_code == 0 and "WRONG DATA" not in kept.stdout  # the rows that are shown have none
+
+
 def test_what_a_threshold_could_not_be_held_against_is_said(here: Path) -> None:
     assert (
         "kept by the only row, 1 more without a value"

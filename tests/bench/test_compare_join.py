@@ -13,7 +13,7 @@ from made import results, row
 
 import gin
 from gin.bench.load import ResultFile
-from gin.compare.fit import require_fit, warnings
+from gin.compare.fit import require_fit, warnings, wrong_data
 from gin.compare.join import Comparison, compare, default_dimension, file_names, located
 from gin.compare.judge import Verdict, judge
 from gin.compare.ratio import Ratio, estimate, ratio_of
@@ -152,12 +152,13 @@ def test_what_weakens_a_comparison_is_said() -> None:
     for part in (
         "EMULATION: times of neither",
         "new is not complete",
-        "WRONG DATA in new: 3 elements in 1 rows",
         "not verified in new",
         "cpu Sixteen Cores / Another",
         "GIN_TIMEOUT=unset / 5s",
     ):
         assert part in text
+    (told,), fails = wrong_data(located([sweep(), bad]), None)
+    assert "3 elements in 1 row, marked" in told and fails
 
 
 # -- ratios

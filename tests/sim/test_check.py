@@ -24,6 +24,7 @@ CAUSES = {
     "reset_in_flight": "reset while increments fly",
     "get_before_flush": "get read before its flush",
     "flush_for_settled": "flush taken for remote completion",
+    "missing_wait": "no wait for what was sent",
 }
 BACKENDS = ("nvshmem", "nccl_gin", "ibrc_proxy")
 # NVSHMEM sends a value and its signal as put, fence, signal, has one context for all, and only a quiet to flush with: these

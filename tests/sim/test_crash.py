@@ -4,6 +4,7 @@ of the process."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -14,8 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from processes import running
 
+from gin.cli.check import command
 from gin.sim.check import Failure, Plan, check
 from gin.sim.launch import Script
 
@@ -156,6 +159,37 @@ def test_an_interrupt_tells_how_many_seeds_have_passed_and_how_to_go_on(tmp_path
     assert report["interrupted"] and report["failure"] is None and report["runs"] >= 9
     assert f"{report['runs']} of 1000000 seeds" in err and "passed, then interrupted" in err
     assert f"go on: gin check {path} --seed {5 + report['runs']} --seeds {1000000 - report['runs']} --ranks 2" in err
+
+
+def test_an_interrupt_while_the_cause_is_looked_for_leaves_the_failure(tmp_path: Path, monkeypatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gin.sim.check._explain", interrupted)
+    path = script(tmp_path, "return;", "    assert comm.rank == 0\n").path
+    done = CliRunner().invoke(command, [path, "--seed", "7", "--seeds", "3", "--json", str(tmp_path / "found.json")])
+    (report,) = json.loads((tmp_path / "found.json").read_text())
+    assert done.exit_code == 1, done.output
+    assert "FAILED\nseed 7: assertion on rank 1\n" in done.output and "the replay looks again" in done.output
+    assert report["failure"]["seed"] == 7 and report["interrupted"] and report["runs"] == 1
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_stacks_of_runs_that_are_over_are_not_kept(tmp_path: Path) -> None:
+    path = Path(script(tmp_path, "return;").path)
+    path.write_text(path.read_text().replace("block=4", "grid=8, block=64"))
+    script_of_many = Script.of_file(str(path), ())
+    assert check(Plan(script_of_many, 2, 0, 2)).failure is None
+    gc.disable()
+    try:
+        before = mappings()
+        assert check(Plan(script_of_many, 2, 2, 3)).failure is None
+        assert mappings() < before + 500
+    finally:
+        gc.enable()
 
 
 def test_a_fault_outside_of_the_kernel_tells_the_seed_before_the_process_ends(tmp_path: Path) -> None:
