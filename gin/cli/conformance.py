@@ -33,7 +33,7 @@ Examples:
   gin run -n 2 gin conformance --wire verbs --backend ibrc_proxy
 
 \b
-Exit status: 0 every case passed or was refused by name, 1 a case failed, 2 usage, 3 nothing could be run here."""
+Exit status: 0 every case passed or was refused by name, 1 a case failed, 2 usage, 3 nothing could be run here, 130 interrupted."""
 
 
 def _names(known: Sequence[str]) -> Any:
@@ -171,7 +171,7 @@ def _follow(plan: Plan, platform: str, options: dict[str, Any], launch: Launch, 
     status = status or _status(results)
     if leads:
         if status == INTERRUPTED:
-            click.echo("gin conformance: interrupted: the table shows what had ended, and - for the rest", err=True)
+            click.echo("gin conformance: interrupted: the table has the cases that had ended, and no others", err=True)
         shown = sys.stderr if output is not None and output.path == "-" else sys.stdout
         shown.write(render(results))
         if output is not None:

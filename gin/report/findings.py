@@ -17,58 +17,48 @@ from gin.compare.text import bounds, ratio_number
 
 __all__ = ["findings"]
 
-_GROUP = ("test", "op", "platform", "wire", "ranks", "scope", "ctas", "threads", "contexts")
+_GROUP = ("test", "op", "route", "platform", "wire", "ranks", "scope", "ctas", "threads", "contexts")
 _SHOWN = 60  # at most
+_LEVEL = 0.02  # of a figure: what is nearer to the best is level with it
 
 
 @dataclass(frozen=True)
 class _Ranking:
-    """What one size of a test says: its rows by name, the best first, and the others' ratios to that one.
-
-    level   of those that cannot be told from it
-    behind  of the rest
-    """
+    """What one size of a test says: its rows by name, the best first, and who is in front: the best, and those that are
+    level with it."""
 
     nbytes: int
     metric: str
     rows: dict[str, Row]
-    level: dict[str, Ratio]
-    behind: dict[str, Ratio]
-
-    @property
-    def best(self) -> str:
-        return next(iter(self.rows))
-
-    @property
-    def leaders(self) -> frozenset[str]:
-        return frozenset([self.best, *self.level])
+    leaders: frozenset[str]
 
 
 def findings(files: Sequence[ResultFile], names: Sequence[str]) -> list[dict[str, str]]:
-    """What is best for each test and operation of each file: a line for each range of sizes with the same ones in front.
+    """Which backend is best for each test, operation and route of each file: a line for each range of sizes with the same
+    ones in front.
 
-    Each is a row of a table: `file`, `what`, `bytes`, `best` with its figure, `level` (what cannot be told from it), `next`
-    (the first that can) and `doubt` (why the figures are less sure than they look). Where several geometries were measured,
-    it is about the one with most rows.
+    Each is a row of a table: `file`, `what`, `bytes`, `best` with its figure, `level` (what is level with it: cannot be told
+    from it, or is within 2 %), `next` (the others) and `doubt` (why the figures are less sure than they look). Where several
+    geometries were measured, it is about the one with most rows.
     """
     found: list[dict[str, str]] = []
     for name, file in zip(names, files, strict=True):
         step = file.environment.get("clock", {}).get("resolution_ns", 0) / 1e3
         for rows in _groups(file.rows):
-            for _, same in groupby(_rankings(rows), key=lambda ranking: (ranking.best, ranking.leaders)):
+            for _, same in groupby(_rankings(rows), key=lambda ranking: ranking.leaders):
                 found.append({"file": name, **_line(list(same), step)})
     return found[:_SHOWN]
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """The rows of each test and operation that have the commonest geometry."""
+    """The rows of each test, operation and route that have the commonest geometry."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row.get(name) for name in _GROUP), []).append(row)
     best: dict[tuple[Any, ...], list[Row]] = {}
     for key, members in groups.items():
-        if len(members) > len(best.get(key[:2], [])):
-            best[key[:2]] = members
+        if len(members) > len(best.get(key[:3], [])):
+            best[key[:3]] = members
     return list(best.values())
 
 
@@ -84,14 +74,14 @@ def _rankings(rows: Sequence[Row]) -> Iterator[_Ranking]:
         ranked.sort(key=lambda row: row[metric], reverse=metric in HIGHER_IS_BETTER)
         named: dict[str, Row] = {}
         for row in ranked:
-            named.setdefault(f"{row['backend']} {row['route']}", row)
-        level: dict[str, Ratio] = {}
-        behind: dict[str, Ratio] = {}
-        for name, row in list(named.items())[1:]:
-            ratio = ratio_of(row, ranked[0], metric, interleaved=True)
-            if ratio is not None:
-                (level if ratio.verdict(metric) == "same" else behind)[name] = ratio
-        yield _Ranking(nbytes, metric, named, level, behind)
+            named.setdefault(row["backend"], row)
+        leaders = frozenset(name for name, row in named.items() if _level(row, ranked[0], metric))
+        yield _Ranking(nbytes, metric, named, leaders)
+
+
+def _level(row: Row, best: Row, metric: str) -> bool:
+    ratio = ratio_of(row, best, metric, interleaved=True)
+    return row is best or (ratio is not None and (ratio.verdict(metric) == "same" or abs(ratio.value - 1) <= _LEVEL))
 
 
 def _is_measured(row: Row, metric: str) -> bool:
@@ -102,19 +92,21 @@ def _is_measured(row: Row, metric: str) -> bool:
 def _line(same: Sequence[_Ranking], step: float) -> dict[str, str]:
     first, last = same[0], same[-1]
     sizes = [first.nbytes] if first is last else [first.nbytes, last.nbytes]
-    level = {name: [ranking.level[name] for ranking in same] for name in first.level}
-    behind: dict[str, list[Ratio]] = {}
+    best = next(iter(first.rows))
+    ratios: dict[str, list[Ratio]] = {}
     for ranking in same:
-        if ranking.behind:
-            name, ratio = next(iter(ranking.behind.items()))
-            behind.setdefault(name, []).append(ratio)
+        for name, row in ranking.rows.items():
+            ratio = ratio_of(row, ranking.rows[best], first.metric, interleaved=True) if name != best else None
+            if ratio is not None:
+                ratios.setdefault(name, []).append(ratio)
+    told = {name: _told(name, found) for name, found in ratios.items()}
     return {
         "bytes": " to ".join(map(format_size, sizes)),
-        "what": f"{first.rows[first.best]['test']} {first.rows[first.best]['op']}",
-        "best": f"{first.best}: {_amounts([ranking.rows[first.best] for ranking in same], first.metric)}",
-        "level": "; ".join(_told(name, ratios) for name, ratios in level.items()),
-        "next": "; ".join(_told(name, ratios) for name, ratios in behind.items()),
-        "doubt": _doubt([one.rows[name] for one in same for name in (*one.leaders, *list(one.behind)[:1])], step),
+        "what": "{test} {op}, {route}".format(**first.rows[best]),
+        "best": f"{best}: {_amounts([ranking.rows[best] for ranking in same], first.metric)}",
+        "level": "; ".join(text for name, text in told.items() if name in first.leaders),
+        "next": "; ".join(text for name, text in told.items() if name not in first.leaders),
+        "doubt": _doubt([row for one in same for row in one.rows.values()], step),
     }
 
 
@@ -123,7 +115,8 @@ def _amounts(rows: Sequence[Row], metric: str) -> str:
     unit = METRICS[metric].split()[-1]
     found = [made for row in rows if (made := estimate(row, metric))]
     if len(found) > 1:
-        return f"{found[0].value:.4g} to {found[-1].value:.4g} {unit}"
+        ends = dict.fromkeys(f"{made.value:.4g}" for made in (found[0], found[-1]))
+        return f"{' to '.join(ends)} {unit}"
     one = found[0]
     interval = "" if one.low is None or one.high is None else f" ({one.low:.4g} to {one.high:.4g})"
     return f"{one.value:.4g} {unit}{interval}"

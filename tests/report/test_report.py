@@ -77,7 +77,7 @@ def test_marks_inside_the_data_are_left_alone(mark: str) -> None:
 def test_without_scripts_what_was_found_is_said() -> None:
     page = render([results(row(), row(2.0, backend="nccl_gin"), complete=False)], "A & B")
     words = page[page.index("<noscript>") : page.index("</noscript>")]
-    for part in ("<h1>A &amp; B</h1>", "nvshmem native: 1 us", "nccl_gin native: 2.000 times", "ended early"):
+    for part in ("<h1>A &amp; B</h1>", "nvshmem: 1 us", "nccl_gin: 2.000 times", "ended early"):
         assert part in words
 
 
@@ -106,15 +106,34 @@ def test_what_is_best_at_small_and_at_large_sizes() -> None:
     assert first == {
         "file": "a",
         "bytes": "8",
-        "what": "latency put_signal",
-        "best": "nvshmem native: 1 us (0.98 to 1.02)",
-        "level": "nccl_gin native: 1.010 times (0.982 to 1.039)",
-        "next": "ibrc_proxy native: 2.000 times (1.944 to 2.057)",
+        "what": "latency put_signal, native",
+        "best": "nvshmem: 1 us (0.98 to 1.02)",
+        "level": "nccl_gin: 1.010 times (0.982 to 1.039)",
+        "next": "ibrc_proxy: 2.000 times (1.944 to 2.057)",
         "doubt": "",
     }
     assert last["bytes"] == "64 to 4K"
-    assert last["best"] == "ibrc_proxy native: 2 to 3 us"
-    assert last["next"].startswith("nccl_gin native: 1.500 to 2.000 times")
+    assert last["best"] == "ibrc_proxy: 2 to 3 us"
+    assert last["next"].startswith("nccl_gin: 1.500 to 2.000 times") and "; nvshmem: 2.000 to 3.000" in last["next"]
+
+
+def test_routes_are_told_apart() -> None:
+    given = [
+        row(us, backend=name, route=route)
+        for us, name, route in ((1.0, "nvshmem", "direct"), (2.0, "nvshmem", "native"))
+    ]
+    given += [row(us, backend="nccl_gin", route=route) for us, route in ((1.5, "direct"), (1.0, "native"))]
+    direct, native = findings([results(*given)], ["a"])
+    assert direct["what"] == "latency put_signal, direct" and direct["best"].startswith("nvshmem: 1 us")
+    assert native["what"] == "latency put_signal, native" and native["next"].startswith("nvshmem: 2.000")
+
+
+@pytest.mark.parametrize(("us", "level"), [(1.019, True), (1.03, False)])
+def test_what_differs_by_little_is_level_however_sure_it_is(us: float, level: bool) -> None:
+    given = [row(1.0, median_low_us=1.0, median_high_us=1.0)]
+    given += [row(us, backend="nccl_gin", median_low_us=us, median_high_us=us)]
+    (line,) = findings([results(*given)], ["a"])
+    assert line["level" if level else "next"].startswith("nccl_gin: 1.0") and not line["next" if level else "level"]
 
 
 def test_sizes_with_the_same_in_front_are_one_line() -> None:
@@ -126,13 +145,11 @@ def test_sizes_with_the_same_in_front_are_one_line() -> None:
     given += [at(n, "ibrc_proxy", us) for n, us in ((8, 3.2), (64, 3.3), (512, 7.0), (4096, 8.01))]
     small, middle, large = findings([results(*given)], ["a"])
     assert (small["bytes"], middle["bytes"], large["bytes"]) == ("8 to 64", "512", "4K")
-    assert small["best"] == "nvshmem native: 2 to 2.2 us"
-    assert (
-        small["next"]
-        == "nccl_gin native: 1.500 times (1.479 to 1.521); ibrc_proxy native: 1.500 times (1.479 to 1.521)"
-    )
-    assert middle["next"].startswith("ibrc_proxy native: 1.167 times")
-    assert large["level"].startswith("ibrc_proxy native: 1.001 times")
+    assert small["best"] == "nvshmem: 2 to 2.2 us"
+    others = "nccl_gin: 1.500 to 2.000 times (1.479 to 2.028); ibrc_proxy: 1.500 to 1.600 times (1.479 to 1.623)"
+    assert small["next"] == others
+    assert middle["next"].startswith("ibrc_proxy: 1.167 times")
+    assert large["level"].startswith("ibrc_proxy: 1.001 times")
 
 
 def test_a_line_has_one_base_where_those_in_front_change_places() -> None:
@@ -141,9 +158,9 @@ def test_a_line_has_one_base_where_those_in_front_change_places() -> None:
 
     given = [at(8, "nvshmem", 2.0, 0.02), at(8, "nccl_gin", 2.1, 0.2), at(8, "ibrc_proxy", 2.15, 0.02)]
     given += [at(64, "nvshmem", 3.1, 0.2), at(64, "nccl_gin", 3.0, 0.02), at(64, "ibrc_proxy", 3.6, 0.02)]
-    small, large = findings([results(*given)], ["a"])
-    assert small["best"].startswith("nvshmem native: 2 us") and small["next"].startswith("ibrc_proxy native: 1.075")
-    assert large["best"].startswith("nccl_gin native: 3 us") and large["next"].startswith("ibrc_proxy native: 1.200")
+    (line,) = findings([results(*given)], ["a"])
+    assert line["best"] == "nvshmem: 2 to 3.1 us" and line["level"].startswith("nccl_gin: 0.968 to 1.050 times")
+    assert line["next"].startswith("ibrc_proxy: 1.075 to 1.161 times")
 
 
 def test_doubtful_figures_are_named_where_they_are_used() -> None:
@@ -153,7 +170,7 @@ def test_doubtful_figures_are_named_where_they_are_used() -> None:
         row(3.0, backend="ibrc_proxy", steady=False),
     ]
     (line,) = findings([results(*given)], ["a"])
-    assert line["doubt"] == "outliers: 1 of 2 rows; not steady: 1 of 2 rows; drift: 1 of 2 rows"
+    assert line["doubt"] == "outliers: 1 of 3 rows; not steady: 2 of 3 rows; drift: 1 of 3 rows"
     page = render([results(*given)], "x")
     assert "not steady when measuring began: 2 of 3 rows" in page
 
@@ -165,7 +182,7 @@ def test_more_bandwidth_is_better_and_wrong_rows_are_not_best() -> None:
         row(3.0, test="bandwidth", backend="ibrc_proxy"),
     ]
     (line,) = findings([results(*given)], ["a"])
-    assert line["best"].startswith("nccl_gin native: 0.004 GB/s")
+    assert line["best"].startswith("nccl_gin: 0.004 GB/s")
 
 
 @pytest.mark.parametrize("given", [[], [row(wrong=1)], [row(median_us=0.0, min_us=0.0)]])
@@ -174,7 +191,7 @@ def test_nothing_is_best_of_nothing(given: list[Any]) -> None:
 
 
 def test_tests_of_later_versions_are_shown_too() -> None:
-    assert findings([results(row(test="teleport"))], ["a"])[0]["what"] == "teleport put_signal"
+    assert findings([results(row(test="teleport"))], ["a"])[0]["what"] == "teleport put_signal, native"
     assert "teleport" in render([results(row(test="teleport"))], "x")
 
 

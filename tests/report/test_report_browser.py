@@ -308,6 +308,6 @@ def test_without_scripts_the_findings_are_shown(browser: Browser, tmp_path: Path
         while "not run" not in (text := browser.run("document.body?.innerText ?? ''")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert "nvshmem native" in text
+        assert "latency put_signal, native" in text
     finally:
         browser.call("Emulation.setScriptExecutionDisabled", value=False)
