@@ -319,7 +319,7 @@ def test_a_run_that_is_ended_early_keeps_what_it_has(tmp_path, number):
         process.send_signal(number)
         _, told = process.communicate(timeout=90)
     assert first.startswith("pass") and process.returncode == 130
-    assert "interrupted: the table shows what had ended" in told
+    assert "interrupted: the table has the cases that had ended" in told
     document = json.loads(file.read_text())
     assert not document["complete"] and any(row["outcome"] == PASS for row in document["results"])
 

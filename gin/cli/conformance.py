@@ -33,7 +33,8 @@ Examples:
   gin run -n 2 gin conformance --wire verbs --backend ibrc_proxy
 
 \b
-Exit status: 0 every case passed or was refused by name, 1 a case failed, 2 usage, 3 nothing could be run here, 130 interrupted."""
+Exit status: 0 every case passed or was refused by name, 1 a case failed, 2 usage, 3 nothing could be run here,
+130 interrupted."""
 
 
 def _names(known: Sequence[str]) -> Any:
