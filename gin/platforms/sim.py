@@ -91,6 +91,9 @@ class SimPlatform(HostPlatform):
         module: Module = self._modules.module(source, entry, self._place.rank)
         return module
 
+    def compile_ahead(self, source: str, entry: str, flags: int) -> None:
+        """Nothing: modules are the job's, each compiled once."""
+
     def launch(
         self,
         module: Module,

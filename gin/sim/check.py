@@ -26,6 +26,24 @@ __all__ = ["TURNS", "Failure", "Plan", "Report", "check"]
 
 Sink = Callable[[int, int], None]
 TURNS = 20_000_000  # that a run may take
+_OF_A_RUN = tuple(  # variables on which a run depends
+    f"GIN_{name.upper()}"
+    for name in (
+        *(
+            "backend",
+            "route",
+            "on_peer_failure",
+            "timeout",
+            "contexts",
+            "signals",
+            "counters",
+            "barriers",
+            "heap",
+            "check",
+        ),
+        *("max_message", "ring_depth", "policy", "hostile", "model", "faults", "spin_limit"),
+    )
+)
 _MOST_RECORDED = 300_000  # turns of a run that does not end
 _SPIN_CAUSE = "a loop that never gives way"
 _SPIN_RECORDED_MS = 1000  # that a thread may keep its turn once it is known to keep it for ever
@@ -56,7 +74,7 @@ class Plan:
         return bool(self.settings.get("GIN_FAULTS"))
 
     def replay(self, seed: int, seeds: int = 1) -> str:
-        """The command that repeats one run, or as many from that one on."""
+        """The command that repeats one run, or as many from that one on, with the variables that this one was given."""
         options = [*([f"--seeds {seeds}"] if seeds > 1 else []), f"--ranks {self.ranks}"]
         for name in ("backend", "policy", "faults", "model", "route"):
             if value := self.settings.get(f"GIN_{name.upper()}"):
@@ -65,7 +83,11 @@ class Plan:
             options.append(f"--turns {self.turns}")
         rest = f" -- {shlex.join(self.script.arguments)}" if self.script.arguments else ""
         program = f"-m {self.script.module}" if self.script.module is not None else shlex.quote(self.script.path)
-        return f"gin check {program} --seed {seed} {' '.join(options)}{rest}"
+        variables = "".join(f"{name}={shlex.quote(os.environ[name])} " for name in _OF_A_RUN if self._is_given(name))
+        return f"{variables}gin check {program} --seed {seed} {' '.join(options)}{rest}"
+
+    def _is_given(self, variable: str) -> bool:
+        return bool(os.environ.get(variable, "").strip()) and not self.settings.get(variable)
 
 
 @dataclass

@@ -339,6 +339,16 @@ def test_a_kernel_compiled_ahead_is_not_compiled_again(counted):
     assert out[0] == 5 and runs() == 1
 
 
+def test_a_simulated_communicator_compiles_nothing_ahead(counted):
+    settings, runs = counted
+    with gin.init(**settings, platform="sim") as comm:
+        comm.compile_ahead(SMALL, "small")
+        assert runs() == 0
+        comm.compile(SMALL, "small").launch(np.zeros(1, np.int32), 5)
+        comm.synchronize()
+    assert runs() == 1
+
+
 @pytest.mark.parametrize("route", ["direct", "native"])
 def test_ahead_a_kernel_is_compiled_for_its_communicators_flags(counted, route, monkeypatch):
     asked = []

@@ -56,6 +56,20 @@ def test_wrong_programs_are_caught_and_explained(program: str, backend: str, pol
     assert f"--seed {failure.seed} --ranks 2 --backend {backend} --policy {policy} -- wrong" in failure.replay
 
 
+def test_a_replay_has_the_variables_that_the_run_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("CONTEXTS", "2"),
+        ("CHECK", "1"),
+        ("BACKEND", "nvshmem"),
+        ("LOG", "error"),
+        ("JOB_SECRET", "x y"),
+    ):
+        monkeypatch.setenv(f"GIN_{name}", value)
+    failure = run("weak_signal", "wrong", 200, "nccl_gin").failure
+    assert failure is not None
+    assert failure.replay.startswith("GIN_CONTEXTS=2 GIN_CHECK=1 gin check ") and "--backend nccl_gin" in failure.replay
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", CAUSES)
 def test_right_programs_pass(program: str, backend: str) -> None:
