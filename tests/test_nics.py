@@ -67,3 +67,11 @@ def test_wrong_numbers_of_nics(count):
 def test_a_communicator_says_what_it_uses():
     with gin.init(backend="ibrc_proxy", platform="host", wire="shm") as comm:
         assert comm.about() == "ibrc_proxy on platform host over wire shm"
+
+
+def test_ports_that_are_not_asked_for_are_not_said_to_be_missing(monkeypatch):
+    monkeypatch.setattr(_core, "verbs_ports", lambda options: [])
+    monkeypatch.setattr(found, "nics", lambda: ["mlx5_0"])
+    assert "GIN_IB_HCA" in found._verbs(config(ib_hca="mlx5_7")).reason
+    monkeypatch.setattr(found, "nics", list)
+    assert found._verbs(config()).reason == "the kernel shows no RDMA device"

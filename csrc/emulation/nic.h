@@ -46,6 +46,7 @@ class Nic {
     std::unique_ptr<wire::Endpoint> endpoint;
     std::vector<Slot> slots;  // of the operations retired + 1 to issued; a power of two of them
     uint64_t issued = 0, retired = 0;
+    uint64_t settled = 0, asked = 0;  // of those retired; the wire was first asked about so many
     std::deque<Answer> answers;
     std::vector<Answer*> free_answers;
   };

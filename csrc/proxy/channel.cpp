@@ -113,7 +113,10 @@ bool Channel::step() {
   if (first_ == last_) moved = take();
   if (first_ != last_) moved |= post();
   if (settled_ != tail_) moved |= reap();
-  if (settled_ != retired_ && endpoint_->settled()) settled_ = retired_;
+  if (settled_ != retired_) {
+    if (asked_ == settled_) asked_ = retired_;
+    if (endpoint_->settled()) settled_ = asked_;
+  }
   publish();
   return moved;
 }

@@ -81,9 +81,9 @@ class Channel {
   // Ring.
   const ibrc::Ring ring_;
   const uint64_t mask_;
-  uint64_t tail_ = 0;     // next slot to take
-  uint64_t retired_ = 0;  // operations before it have ended
-  uint64_t settled_ = 0;
+  uint64_t tail_ = 0;                 // next slot to take
+  uint64_t retired_ = 0;              // operations before it have ended
+  uint64_t settled_ = 0, asked_ = 0;  // the wire was first asked about those before asked_
   ibrc::Progress published_{};
 
   // Wire.

@@ -19,7 +19,9 @@ class Endpoint {
   virtual size_t post(const Request* requests, size_t count) = 0;
   // Writes up to `count` completions and returns how many. Never waits.
   virtual size_t poll(Completion* completions, size_t count) = 0;
-  // Whether everything completed so far with ok has also settled at its target; to be asked until true. Never waits.
+  // Whether everything that had completed with ok when this was first asked, since it last was true, has also settled at its
+  // target, so that requests that go on completing do not put it off; to be asked, and polled between, until true. Where a
+  // peer is lost with such requests, not before poll has told. Never waits.
   virtual bool settled() = 0;
   // The peer is given up: what is under way to it completes soon, with whatever code, and nothing more will be posted to it.
   // Again and again for the same peer is once.

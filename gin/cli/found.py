@@ -195,7 +195,8 @@ def _verbs(config: Config) -> State:
         more = {"about": f"ports {', '.join(usable)}", "ports": ports, "uses": verbs_uses(config, len(usable))}
         return State("verbs", True, more=more)
     reasons = [f"{port['device']}:{port['port']}: {port['reason']}" for port in ports]
-    reason = "; ".join(reasons) or "the kernel shows no RDMA device"
+    filtered = nics() and "no device and port is as asked for (GIN_IB_HCA, GIN_IB_PORT)"
+    reason = "; ".join(reasons) or filtered or "the kernel shows no RDMA device"
     return State("verbs", False, reason, "use wire shm", {"ports": ports})
 
 

@@ -299,6 +299,24 @@ CASE(settled_follows_the_wire) {
   CHECK_EQ(stage.ring().progress->settled, 1ull);
 }
 
+// What retires while the wire still settles what it was asked about is not in its answer.
+CASE(settled_is_what_the_wire_was_asked_about) {
+  Stage stage;
+  stage.script.settled = false;
+  for (uint64_t token : {0, 1}) {
+    stage.push(put_to(1));
+    stage.run();
+    stage.script.completions.push_back({token, Code::ok, 1, 0});
+    stage.run();
+  }
+  CHECK_EQ(stage.retired(), 2ull);
+  stage.script.settled = true;
+  stage.proxy->step();
+  CHECK_EQ(stage.ring().progress->settled, 1ull);
+  stage.proxy->step();
+  CHECK_EQ(stage.ring().progress->settled, 2ull);
+}
+
 // Steps until as many requests are posted, and how many steps it took.
 uint32_t steps_to(Stage& stage, size_t posted) {
   uint32_t steps = 0;

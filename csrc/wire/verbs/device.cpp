@@ -97,15 +97,16 @@ std::string choose_gid(Device& d, const ibv_port_attr& port, const Settings& s) 
 std::string try_queue_pair(const Device& d, const Settings& s) {
   const Library& lib = Library::get();
   CqHandle cq(lib.create_cq(d.context.get(), 16, nullptr, nullptr, 0));
-  if (!cq) return "it makes no completion queue: " + reason(errno);
+  if (!cq) return "it makes no completion queue: " + reason(errno) + limit_advice(errno);
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = cq.get();
   init.qp_type = IBV_QPT_RC;
   init.cap = {8, 1, 1, 1, s.inline_bytes};
   QpHandle qp(lib.create_qp(d.domain.get(), &init));
-  return qp ? ""
-            : "it makes no RC queue pair with " + std::to_string(s.inline_bytes) +
-                  " inline bytes (GIN_IB_INLINE): " + reason(errno);
+  if (qp) return "";
+  const int error = errno;
+  return "it makes no RC queue pair with " + std::to_string(s.inline_bytes) +
+         " inline bytes (GIN_IB_INLINE): " + reason(error) + limit_advice(error);
 }
 
 std::string inspect_port(Device& d, const ibv_device_attr& attr, const ibv_port_attr& port, const Settings& s) {
@@ -123,6 +124,9 @@ std::string inspect_port(Device& d, const ibv_device_attr& attr, const ibv_port_
   d.most_requests = uint32_t(attr.max_qp_wr);
   if (port.state != IBV_PORT_ACTIVE) return "the port is not active: bring its link up";
   if (attr.atomic_cap == IBV_ATOMIC_NONE || d.about.atomics == 0) return "it has no atomics, which signals need";
+  if (s.pkey_index >= port.pkey_tbl_len)
+    return "it has " + std::to_string(port.pkey_tbl_len) + " partition keys, and none with index " +
+           std::to_string(s.pkey_index) + " (GIN_IB_PKEY_INDEX)";
   if (std::string wrong = choose_gid(d, port, s); !wrong.empty()) return wrong;
   d.domain = DomainHandle(Library::get().alloc_pd(d.context.get()));
   if (!d.domain) return "it makes no protection domain: " + reason(errno);
@@ -199,13 +203,16 @@ std::string too_few(const Devices& usable, const Settings& s) {
   return what + "; set it to less, or see with gin info why the others cannot be used";
 }
 
-std::string memory_limit() {
+}  // namespace
+
+std::string limit_advice(int error) {
+  if (error != ENOMEM && error != EPERM && error != EAGAIN) return "";
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  return limit.rlim_cur == RLIM_INFINITY ? "no limit" : std::to_string(limit.rlim_cur) + " bytes";
+  const std::string now = limit.rlim_cur == RLIM_INFINITY ? "no limit" : std::to_string(limit.rlim_cur) + " bytes";
+  return ". The locked-memory limit of this process is " + now +
+         "; raise it (ulimit -l unlimited; in a container --ulimit memlock=-1; under systemd LimitMEMLOCK=infinity)";
 }
-
-}  // namespace
 
 RegionHandle Device::add(void* base, uint64_t bytes, bool relaxed, std::string* note) const {
   if (bytes == 0) return {};
@@ -216,11 +223,7 @@ RegionHandle Device::add(void* base, uint64_t bytes, bool relaxed, std::string* 
   }
   std::string what = "cannot register " + std::to_string(bytes) + " bytes with " + name() + ": ";
   if (!done.note.empty()) throw Error(Kind::memory, what + done.note);
-  what += reason(done.error);
-  if (done.error == ENOMEM || done.error == EPERM || done.error == EAGAIN)
-    what += ". The locked-memory limit of this process is " + memory_limit() +
-            "; raise it (ulimit -l unlimited; in a container --ulimit memlock=-1; under systemd LimitMEMLOCK=infinity)";
-  throw Error(Kind::memory, what);
+  throw Error(Kind::memory, what + reason(done.error) + limit_advice(done.error));
 }
 
 Devices open_devices(const Settings& s) {

@@ -35,6 +35,9 @@ struct Device {
   RegionHandle add(void* base, uint64_t bytes, bool relaxed, std::string* note = nullptr) const;
 };
 
+// What to do where too little memory may be locked, if that can be why something failed.
+std::string limit_advice(int error);
+
 using Devices = std::vector<std::unique_ptr<Device>>;
 
 // The devices that this rank uses, `settings.nics` of them. Throws gin::Error{unsupported} with what is wrong with each

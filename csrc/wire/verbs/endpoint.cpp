@@ -88,10 +88,12 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
   const Device& device = *core_->devices[device_];
   most_in_flight_ = std::min<size_t>({size_t(core_->size) * depth_, device.most_completions, most_completions});
   completions_ = CqHandle(lib.create_cq(device.context.get(), int(most_in_flight_), nullptr, nullptr, 0));
-  if (!completions_)
+  if (!completions_) {
+    const int error = errno;
     throw Error(Error::Kind::memory, device.name() + " makes no completion queue of " +
-                                         std::to_string(most_in_flight_) + " entries: " + std::strerror(errno) +
-                                         "; set GIN_IB_DEPTH to less");
+                                         std::to_string(most_in_flight_) + " entries: " + std::strerror(error) +
+                                         "; set GIN_IB_DEPTH to less" + limit_advice(error));
+  }
   for (uint32_t peer = 0; peer < core_->size; ++peer) {
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = completions_.get();
@@ -101,10 +103,11 @@ VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
     q.peer = peer;
     q.entries = entries_.data() + size_t(peer) * depth_;
     q.pair = QpHandle(lib.create_qp(domain_.get(), &init));
-    if (!q.pair)
-      throw Error(Error::Kind::memory, device.name() + " makes no queue pair for rank " + std::to_string(peer) + " (" +
-                                           std::to_string(depth_) + " requests): " + std::strerror(errno) +
-                                           "; set GIN_IB_DEPTH or GIN_CONTEXTS to less");
+    if (q.pair) continue;
+    const int error = errno;
+    throw Error(Error::Kind::memory, device.name() + " makes no queue pair for rank " + std::to_string(peer) + " (" +
+                                         std::to_string(depth_) + " requests): " + std::strerror(error) +
+                                         "; set GIN_IB_DEPTH or GIN_CONTEXTS to less" + limit_advice(error));
   }
   for (uint32_t i = most_slots; i-- > 0;) free_slots_.push_back(uint16_t(i));
   swapping_.reserve(most_slots);
@@ -467,7 +470,7 @@ bool VerbsEndpoint::retire(Queue& q, Completion* completions, size_t count, size
     const Entry entry = q.entries[q.retired & (depth_ - 1)];
     const bool failed = q.failed(q.retired);
     if (entry.ends == Ends::request) {
-      if (got == count) return false;
+      if (got == count) return note_landed(q), false;
       completions[got++] = {entry.token, failed ? Code::remote : Code::ok, q.peer, failed ? q.syndrome : 0};
       --taken_;
       q.told |= failed;
@@ -477,16 +480,21 @@ bool VerbsEndpoint::retire(Queue& q, Completion* completions, size_t count, size
     if (!failed && entry.trips) q.settled = q.retired;
     if (entry.ends == Ends::atomic) finish_slot(entry.slot, failed);
   }
+  note_landed(q);
   if (q.dead && !q.told) {
     if (got == count) return false;
     completions[got++] = {no_request, Code::remote, q.peer, q.syndrome};
     q.told = true;
   }
-  if (!q.dead && q.landed > q.settled && !q.unsettled) {
-    q.unsettled = true;
-    unsettled_.push_back(&q);
-  }
   return true;
+}
+
+// Of a queue that is dead, too: `settled` is not true before that is told.
+inline void VerbsEndpoint::note_landed(Queue& q) {
+  if (q.unsettled || q.landed <= q.settled || (q.dead && q.told)) return;
+  q.unsettled = true;
+  q.goal = 0;
+  unsettled_.push_back(&q);
 }
 
 void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
@@ -530,22 +538,30 @@ void VerbsEndpoint::hand_back(uint16_t number, uint64_t found, bool failed) {
 }
 
 bool VerbsEndpoint::settled() {
-  if (unsettled_.empty()) return true;
+  if (unsettled_.empty() && !settling_) return true;
+  if (!settling_) {
+    settling_ = true;
+    for (Queue* q : unsettled_) q->goal = q->landed;
+  }
   collect();
   hand_out(nullptr, 0);
   size_t kept = 0;
+  bool all = true;
   for (size_t i = 0; i < unsettled_.size(); ++i) {
     Queue* q = unsettled_[i];
-    if (q->dead || q->settled >= q->landed) {
+    if (q->dead ? q->told : q->settled >= q->landed) {
       q->unsettled = false;
       continue;
     }
     unsettled_[kept++] = q;
-    if (q->tripped <= q->landed && has_room(*q, 1)) read_board(*q);
+    if (!q->dead && q->settled >= q->goal) continue;
+    all = false;
+    if (!q->dead && q->tripped <= q->goal && has_room(*q, 1)) read_board(*q);
   }
   unsettled_.resize(kept);
   ring();
-  return kept == 0;
+  settling_ = !all;
+  return all;
 }
 
 // -- for the fabric ---------------------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class VerbsEndpoint final : public Endpoint {
   void collect();
   size_t hand_out(Completion* completions, size_t count);
   bool retire(Queue& q, Completion* completions, size_t count, size_t& got);
+  void note_landed(Queue& q);
   void finish_slot(uint16_t slot, bool failed);
   void hand_back(uint16_t first, uint64_t found, bool failed);
   void make_ready(Queue& q);
@@ -111,6 +112,7 @@ class VerbsEndpoint final : public Endpoint {
   std::vector<ibv_sge> pieces_;
   std::vector<uint64_t> values_;
   uint32_t chained_ = 0;
+  bool settling_ = false;                            // `settled` was asked, and has not been true since
   std::vector<Queue*> touched_, ready_, unsettled_;  // with room for all queues
 
   const ThreadDomain domain_;

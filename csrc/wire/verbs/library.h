@@ -2,6 +2,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -42,8 +43,11 @@ extern Live live;
 
 template <auto destroy, auto count>
 struct Destroy {
+  pid_t owner = getpid();  // in the child of a fork the object is still the parent's
+
   template <class T>
   void operator()(T* object) const {
+    if (getpid() != owner) return;
     (Library::get().*destroy)(object);
     (live.*count).fetch_sub(1, std::memory_order_relaxed);
   }

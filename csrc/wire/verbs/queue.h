@@ -29,6 +29,7 @@ struct Queue {
   uint64_t posted = 0, completed = 0, retired = 0;
   uint64_t wrote = 0, tripped = 0;   // after the last write and the last round trip that were posted
   uint64_t landed = 0, settled = 0;  // after the last write and the last round trip that were retired
+  uint64_t goal = 0;                 // what landed was when it was first asked whether all has settled
   uint64_t fences_seen = 0;
   uint32_t held = 0;  // atomics that are held back; nothing is posted before them
 

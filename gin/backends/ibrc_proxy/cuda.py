@@ -86,8 +86,9 @@ class Backend(CudaBackend):
 
     def peer_failed(self, rank: int) -> None:
         super().peer_failed(rank)
-        if self._proxy is not None:
-            self._proxy.give_up(rank)
+        proxy = self._proxy  # this is another thread's call, and `close` may come meanwhile
+        if proxy is not None:
+            proxy.give_up(rank)
 
     def close(self, timeout: float) -> None:
         if self._proxy is not None:

@@ -50,8 +50,9 @@ class Backend(shared_memory.HostBackend):
         return address
 
     def peer_failed(self, rank: int) -> None:
-        if self._proxy is not None:
-            self._proxy.give_up(rank)
+        proxy = self._proxy  # this is another thread's call, and `close` may come meanwhile
+        if proxy is not None:
+            proxy.give_up(rank)
 
     def close(self, timeout: float) -> None:
         if self._proxy is not None:
