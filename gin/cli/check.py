@@ -170,7 +170,7 @@ def _story(failure: Failure) -> Iterator[str]:
             [(f"{s.time_ns / 1e3:.3f} us", f"rank {s.rank}", s.text, s.where) for s in failure.story.steps]
         )
         yield from textwrap.wrap(failure.story.rule, 110, initial_indent="  ", subsequent_indent="  ")
-    else:
+    elif not failure.of_gin:
         yield "cause: none that it knows; --trace FILE writes all that happened"
     if failure.simplified:
         yield f"not needed for it: {', '.join(failure.simplified)}"

@@ -99,6 +99,7 @@ class Failure:
     rank: int
     error: str  # class and message
     traceback: str
+    of_gin: bool = False  # the error is one of gin's, which says what was wrong
     waiting: str = ""  # a deadlock's: every thread that waits, and what for
     output: str = ""
     story: Story | None = None
@@ -266,6 +267,7 @@ def _failure(plan: Plan, seed: int, run: _Run) -> Failure:
     place, error = run.failed, run.failed.error
     failure = Failure(seed, _kind(error), place.rank, _text(place), run.traceback, output=run.output)
     failure.waiting = error.waiting if isinstance(error, Deadlock) else ""
+    failure.of_gin = isinstance(error, Error)
     failure.replay = plan.replay(seed)
     return failure
 
@@ -304,6 +306,8 @@ def _tell(failure: Failure, run: _Run, seed: int) -> None:
     story = explain(trace, failure.rank) if trace is not None else None
     if failure.trace is None:
         failure.trace = trace
+    if story is not None and story.weight < 0 and failure.of_gin:
+        return
     if story is not None and (failure.story is None or story.weight > failure.story.weight):
         failure.trace, failure.story, failure.story_seed = trace, story, seed
 
