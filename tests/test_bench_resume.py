@@ -180,7 +180,7 @@ def test_what_ends_a_session_keeps_the_rows(
         told(after=3)(plan, ranks, sink)
         os.kill(os.getpid(), number)
 
-    path = tmp_path / "out.json"
+    path, before = tmp_path / "out.json", signal.getsignal(number)
     assert call(monkeypatch, run, "latency", "--json", str(path)).exit_code == 130
     assert len(json.loads(path.read_text())["rows"]) == 3
-    assert signal.getsignal(number) is signal.SIG_DFL
+    assert signal.getsignal(number) is before
