@@ -140,9 +140,12 @@ bool Nic::settled(uint32_t context, uint64_t number) {
   if (stream.settled >= number) return true;
   progress(context);
   if (stream.retired < number) return false;
-  if (stream.asked == stream.settled) stream.asked = stream.retired;
-  if (stream.endpoint->settled()) stream.settled = stream.asked;
-  return stream.settled >= number;
+  while (stream.settled < number) {  // once more when the answer was about less
+    if (stream.asked == stream.settled) stream.asked = stream.retired;
+    if (!stream.endpoint->settled()) return false;
+    stream.settled = stream.asked;
+  }
+  return true;
 }
 
 }  // namespace gin::emulation

@@ -113,9 +113,10 @@ bool Channel::step() {
   if (first_ == last_) moved = take();
   if (first_ != last_) moved |= post();
   if (settled_ != tail_) moved |= reap();
-  if (settled_ != retired_) {
+  while (settled_ != retired_) {  // once more when the answer was about less: nothing else may ask for another step
     if (asked_ == settled_) asked_ = retired_;
-    if (endpoint_->settled()) settled_ = asked_;
+    if (!endpoint_->settled()) break;
+    settled_ = asked_;
   }
   publish();
   return moved;
