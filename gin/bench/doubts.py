@@ -75,4 +75,5 @@ def _drifting(row: Row) -> bool:
 
 
 def _coarse(row: Row, resolution_us: float) -> bool:
-    return bool(row["test"] == "latency" and 0 < row["median_us"] < _STEPS * resolution_us)
+    step = row.get("step_us") or resolution_us  # of the figure itself, which may be half a round trip
+    return bool(row["test"] == "latency" and 0 < row["median_us"] < _STEPS * step)

@@ -111,11 +111,12 @@ def _line(same: Sequence[_Ranking], step: float) -> dict[str, str]:
 
 
 def _amounts(rows: Sequence[Row], metric: str) -> str:
-    """One row's figure with its interval; of several rows the first and the last."""
+    """One row's figure with its interval; of several rows the least and the greatest."""
     unit = METRICS[metric].split()[-1]
     found = [made for row in rows if (made := estimate(row, metric))]
     if len(found) > 1:
-        ends = dict.fromkeys(f"{made.value:.4g}" for made in (found[0], found[-1]))
+        values = [made.value for made in found]
+        ends = dict.fromkeys(f"{value:.4g}" for value in (min(values), max(values)))
         return f"{' to '.join(ends)} {unit}"
     one = found[0]
     interval = "" if one.low is None or one.high is None else f" ({one.low:.4g} to {one.high:.4g})"

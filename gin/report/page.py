@@ -37,7 +37,7 @@ def render(files: Sequence[ResultFile], title: str) -> str:
 def _words(data: Mapping[str, Any]) -> str:
     """Warnings and findings, for a reader without scripts."""
     heads = ("file", "what", "bytes", "best", "level", "next", "doubt")
-    told = ("file", "test", "bytes", "best", "level with it", "then", "in doubt")
+    told = ("file", "test", "bytes", "best", "level with it (within 2 %, or not told apart)", "then", "in doubt")
     warnings = "".join(f'<p class="warning">{html.escape(text)}</p>' for text in data["warnings"])
     head = "".join(f'<th class="text">{name}</th>' for name in told)
     lines = (

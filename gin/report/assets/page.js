@@ -215,7 +215,7 @@ function header() {
 // What is best for what, one line each.
 function summary() {
   const several = DATA.files.length > 1;
-  const heads = { ...(several ? { file: "file" } : {}), what: "test", bytes: "bytes", best: "best", level: "level with it", next: "then", doubt: "in doubt" };
+  const heads = { ...(several ? { file: "file" } : {}), what: "test", bytes: "bytes", best: "best", level: "level with it (within 2 %, or not told apart)", next: "then", doubt: "in doubt" };
   const names = Object.keys(heads);
   return element("section", {}, element("h2", { id: "best" }, "What is best for what"),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What is best for what" }, element("table", { class: "summary" },
