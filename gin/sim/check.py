@@ -26,24 +26,11 @@ __all__ = ["TURNS", "Failure", "Plan", "Report", "check"]
 
 Sink = Callable[[int, int], None]
 TURNS = 20_000_000  # that a run may take
-_OF_A_RUN = tuple(  # variables on which a run depends
-    f"GIN_{name.upper()}"
-    for name in (
-        *(
-            "backend",
-            "route",
-            "on_peer_failure",
-            "timeout",
-            "contexts",
-            "signals",
-            "counters",
-            "barriers",
-            "heap",
-            "check",
-        ),
-        *("max_message", "ring_depth", "policy", "hostile", "model", "faults", "spin_limit"),
-    )
+_KNOBS_OF_A_RUN = (
+    "backend route on_peer_failure timeout contexts signals counters barriers heap check max_message ring_depth policy "
+    "hostile model faults spin_limit"
 )
+_OF_A_RUN = [f"GIN_{name.upper()}" for name in _KNOBS_OF_A_RUN.split()]  # variables on which a run depends
 _MOST_RECORDED = 300_000  # turns of a run that does not end
 _SPIN_CAUSE = "a loop that never gives way"
 _SPIN_RECORDED_MS = 1000  # that a thread may keep its turn once it is known to keep it for ever

@@ -8,15 +8,13 @@
 namespace gin::wire::verbs {
 namespace {
 
-constexpr const char* ready_to_receive = "ready to receive";  // the state that takes the peer's address
-
 void modify(Queue& queue, ibv_qp_attr& attr, int mask, const char* state, const std::string& where) {
   const int error = Library::get().modify_qp(queue.pair.get(), &attr, mask);
   if (!error) return;
   std::string what = "cannot connect to rank " + std::to_string(queue.peer) + " (" + where +
                      "): the queue pair did not become " + state + ": " + std::strerror(error);
   const bool unreached = error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT || error == EINVAL;
-  if (unreached && state == ready_to_receive)
+  if (unreached && attr.qp_state == IBV_QPS_RTR)  // the state that takes the peer's address
     what +=
         "; that address is not reached from this one: choose GIDs of one network with GIN_IB_HCA and GIN_IB_GID_INDEX "
         "(gin info lists them)";
@@ -78,7 +76,7 @@ void connect(Queue& queue, const Core& core, size_t endpoint) {
   modify(queue, receive,
          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
              IBV_QP_MIN_RNR_TIMER,
-         ready_to_receive, where);
+         "ready to receive", where);
 
   ibv_qp_attr send{};
   send.qp_state = IBV_QPS_RTS;

@@ -97,7 +97,10 @@ std::string choose_gid(Device& d, const ibv_port_attr& port, const Settings& s) 
 std::string try_queue_pair(const Device& d, const Settings& s) {
   const Library& lib = Library::get();
   CqHandle cq(lib.create_cq(d.context.get(), 16, nullptr, nullptr, 0));
-  if (!cq) return "it makes no completion queue: " + reason(errno) + limit_advice(errno);
+  if (!cq) {
+    const int error = errno;
+    return "it makes no completion queue: " + reason(error) + limit_advice(error);
+  }
   ibv_qp_init_attr init{};
   init.send_cq = init.recv_cq = cq.get();
   init.qp_type = IBV_QPT_RC;

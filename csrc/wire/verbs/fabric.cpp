@@ -24,8 +24,7 @@ void pause() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 std::string hint(const std::string& size) {
   if (size == "small")
     return "check that both addresses are of one network (GIN_IB_HCA, GIN_IB_GID_INDEX), for RoCE that UDP port 4791 "
-           "is "
-           "open between the hosts, and for InfiniBand that both ports are of one partition (GIN_IB_PKEY_INDEX)";
+           "is open between the hosts, and for InfiniBand that both ports are of one partition (GIN_IB_PKEY_INDEX)";
   return "messages of 8 bytes arrive: the network between them carries smaller packets; set GIN_IB_MTU to less";
 }
 
