@@ -219,8 +219,11 @@ class Comm:
             what = f"compile({source!r:.60}, {name!r:.60})"
             raise ArgumentError(f"{what}: pass a kernel's source, or its file's path, and its name")
         if not isinstance(source, str):
-            with open(source, encoding="utf-8") as file:
-                source = file.read()
+            try:
+                with open(source, encoding="utf-8") as file:
+                    source = file.read()
+            except UnicodeDecodeError as error:
+                raise ArgumentError(f"{source}: a kernel's source is UTF-8 text: {error}") from None
         return Kernel(self, self._platform.compile(source, name, self._flags()), name)
 
     def compile_ahead(self, source: str, name: str) -> None:

@@ -39,7 +39,7 @@ class State:
 def first_line(*command: str) -> str | None:
     """What a program says first, or None when it is not there or does not answer."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = (done.stdout or done.stderr).splitlines()

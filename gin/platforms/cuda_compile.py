@@ -144,6 +144,7 @@ class CudaCompiler:
                 [*words, str(source), "-o", str(made)],
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=COMPILE_SECONDS,
                 cwd=scratch,
             )
@@ -201,10 +202,11 @@ def find_nvcc(wanted: str | None, why: str = "") -> tuple[str, str]:
             f"nvcc is needed ({why}) and not on PATH; install the CUDA toolkit, or set GIN_NVCC to its path"
         )
     try:
-        answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=True)
+        answer = subprocess.run([path, "--version"], capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{path} does not run: {error}; set GIN_NVCC to one that does") from None
-    return path, answer.stdout.strip().splitlines()[-1]
+    lines = answer.stdout.decode(errors="replace").strip().splitlines()
+    return path, lines[-1] if lines else ""
 
 
 @cache

@@ -46,10 +46,11 @@ def find_compiler(wanted: str | None) -> tuple[str, str]:
         if path is None:
             continue
         try:
-            answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
+            answer = subprocess.run([path, "--version"], capture_output=True, timeout=30, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             raise ConfigError(f"the C++ compiler {path} does not run: {error}; set GIN_CXX to one that does") from None
-        return path, answer.stdout.splitlines()[0] if answer.stdout else ""
+        lines = answer.stdout.decode(errors="replace").splitlines()
+        return path, lines[0] if lines else ""
     what = f"{wanted!r} (from GIN_CXX or CXX)" if wanted else "g++, clang++ or c++"
     raise ConfigError(f"kernels need a C++ compiler; {what} is not on PATH. Install g++ or set GIN_CXX")
 

@@ -51,7 +51,7 @@ def source_line(path: str, offset: int) -> str:
         return ""
     command = [tool, "-i", "-e", path, hex(offset)]  # -i: a line of a header, then those of its callers
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LOOKUP_SECONDS)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LOOKUP_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return ""
     for line in done.stdout.splitlines():

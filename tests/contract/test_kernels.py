@@ -256,6 +256,9 @@ def test_templates_by_name_and_files(world, tmp_path):
         assert out.array("i4")[0] == 4
         with pytest.raises(FileNotFoundError, match="nowhere"):
             comm.compile(path.with_name("nowhere.cu"), "fill")
+        path.write_bytes(b"// caf\xe9, in Latin-1")
+        with pytest.raises(gin.ArgumentError, match=r"fill.cu: .*UTF-8.*0xe9 in position 6"):
+            comm.compile(path, "fill")
         for source, name in ((0, "fill"), (None, "fill"), (b"", "fill"), (TEMPLATE, None), (TEMPLATE, 3)):
             with pytest.raises(gin.ArgumentError, match="compile"):
                 comm.compile(source, name)

@@ -102,14 +102,17 @@ class Machines:
         """A shell script in one guest (or `-n 2`): its output. Fails when it takes too long."""
         # The cache has to belong to the guest's user.
         prepared = f"export HOME=/tmp GIN_CACHE_DIR=/tmp/kernels; cp -r {self.cache} $GIN_CACHE_DIR; {script}"
-        command = [str(HERE / "rxe-vm"), "-t", str(seconds), *self._shown, *options, "--", "bash", "-c", prepared]
+        tool = [str(HERE / "rxe-vm"), "-t", str(seconds), *self._shown, *options]
+        command = ["setpriv", "--pdeathsig", "TERM", *tool, "--", "bash", "-c", prepared]  # its machines end with it
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        # Of a console, where the kernel's messages can come amid a character of a program's.
         with subprocess.Popen(
-            command, env=self.environment(**more), cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command, env=self.environment(**more), cwd=ROOT, text=True, errors="replace", **pipes
         ) as tool:
             try:
                 output, errors = tool.communicate(timeout=seconds + 60)
             finally:
-                tool.terminate()  # which ends its machines
+                tool.terminate()
         if tool.returncode == MISSING:
             missing(errors.strip())
         assert tool.returncode != 124, output + errors
