@@ -86,7 +86,7 @@ def kernels() -> None:
 def plan_of(test: str, *backends: str, **fields: Any) -> Plan:
     """Few iterations of all operations that the backends can do."""
     names = tuple(dict.fromkeys(name for backend in backends for name in possible(test, backend)))
-    made = {"routes": ROUTES, "sizes": (24,), "operations": names, "iterations": 3, "warmup": 1, **fields}
+    made = {"routes": tuple(ROUTES), "sizes": (24,), "operations": names, "iterations": 3, "warmup": 1, **fields}
     return Plan(test, backends, True, **made)
 
 

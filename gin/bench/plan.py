@@ -25,7 +25,10 @@ __all__ = [
 ]
 
 SCOPES = ("thread", "warp", "block")
-ROUTES = ("native", "direct")
+ROUTES = {
+    "native": "the backend's own operation",
+    "direct": "the caller loads and stores the peer's memory, by the same code on every backend",
+}
 # Threads of a block that kernels are compiled for: on a GPU each thread then has 255 registers, 128 or 64.
 BOUNDS = (256, 512, 1024)
 KERNELS = Path(__file__).parent / "kernels"

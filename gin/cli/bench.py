@@ -277,7 +277,9 @@ def _listing() -> str:
         text = f"{state.name:<11} " + ("usable" if state.usable else f"not usable: {state.reason}")
         lines += textwrap.wrap(text, min(width, 100), initial_indent="  ", subsequent_indent=" " * 6)
     lines.append("scopes\n  " + ", ".join(SCOPES))
-    lines.append("routes\n  " + ", ".join(ROUTES))
+    lines.append("routes")
+    for name, about in ROUTES.items():
+        lines += textwrap.wrap(f"{name:<7} {about}", min(width, 100), initial_indent="  ", subsequent_indent=" " * 6)
     return "\n".join(lines)
 
 
@@ -331,7 +333,7 @@ def _plan(test: str, ranks: int, options: dict[str, Any]) -> Plan:
         test=test,
         backends=NAMES if every else options["backend"],
         required=not every,
-        routes=ROUTES if options["route"] == "all" else (options["route"],),
+        routes=tuple(ROUTES) if options["route"] == "all" else (options["route"],),
         sizes=tuple(sizes),
         operations=operations,
         scopes=options["scope"],

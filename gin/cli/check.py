@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 
 from gin.backends import NAMES
 from gin.bench.results import Output
-from gin.cli.interrupts import noticed
+from gin.cli.interrupts import noticed, undisturbed
 from gin.sim.check import TURNS, Failure, Plan, Report, check
 from gin.sim.launch import Script
 from gin.sim.model import PRESETS
@@ -22,6 +23,7 @@ __all__ = ["command"]
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _LAST_SEED = (1 << 63) - 1
+_SETTINGS = ("policy", "faults", "model", "route")  # options that are GIN_* variables
 
 EPILOG = """\b
 Examples:
@@ -95,43 +97,46 @@ def command(
         raise click.UsageError("Give a program or -m MODULE, and not both.")
     script = Script.of_module(module, arguments) if module is not None else Script.of_file(str(program), arguments)
     seeds = options["seeds"] or (100 if options["seed"] is None else 1)
-    outputs = _claim(options)
     reports: list[Report] = []
-    try:
-        for backend in options["backend"]:
-            settings = {"backend": backend, **{name: options[name] for name in ("policy", "faults", "model", "route")}}
-            variables = {f"GIN_{name.upper()}": value for name, value in settings.items() if value is not None}
-            plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
-            reports.append(_run(plan, backend, quiet=any(o.path == "-" for o in outputs.values())))
-            if reports[-1].interrupted:
-                if left := options["backend"][len(reports) :]:
-                    click.echo(f"not run: {', '.join(map(str, left))}", err=True)
-                break
-        _write(outputs, reports)
-    finally:
-        for output in outputs.values():
-            output.discard()
+    with noticed() as interrupted, contextlib.ExitStack() as stack:
+        outputs = _claim(options, stack)
+        quiet = any(output.path == "-" for output in outputs.values())
+        stopped = False
+        try:
+            for backend in options["backend"]:
+                settings = {"backend": backend, **{name: options[name] for name in _SETTINGS}}
+                variables = {f"GIN_{name.upper()}": value for name, value in settings.items() if value is not None}
+                plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
+                reports.append(_run(plan, backend, quiet, interrupted))
+                if stopped := reports[-1].interrupted:
+                    break
+        except KeyboardInterrupt:
+            stopped = True
+        if stopped and (left := options["backend"][len(reports) :]):
+            click.echo(f"not run: {', '.join(name or 'the program' for name in left)}", err=True)
+        with undisturbed():
+            _write(outputs, reports)
     failed = any(report.failure for report in reports)
-    context.exit(FAILED if failed else INTERRUPTED if reports[-1].interrupted else OK)
+    context.exit(FAILED if failed else INTERRUPTED if stopped else OK)
 
 
-def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
+def _run(plan: Plan, backend: str | None, quiet: bool, interrupted: Callable[[], None]) -> Report:
     shown = sys.stderr if quiet else sys.stdout
     shows = sys.stderr.isatty()
-    with noticed() as interrupted:
 
-        def progress(done: int, total: int) -> None:
-            if shows:
-                _progress(done, total)
-            interrupted()
+    def progress(done: int, total: int) -> None:
+        if shows:
+            _progress(done, total)
+        interrupted()
 
-        report = check(plan, progress)
+    report = check(plan, progress)
     if shows and report.runs < plan.seeds:
         sys.stderr.write("\n")
     label = f"{backend}: " if backend else ""
     rate = report.operations / report.seconds if report.seconds else 0
-    what = f"{label}{report.runs} of {plan.seeds} seeds, {plan.ranks} ranks, {report.operations} operations in "
-    shown.write(f"{what}{report.seconds:.2f} s ({rate:,.0f}/s): {_outcome(report)}\n")
+    what = f"{label}{report.runs} of {plan.seeds} seeds run, {_count(plan.ranks, 'rank')}, "
+    took = f"{_count(report.operations, 'operation')} in {report.seconds:.2f} s ({rate:,.0f}/s)"
+    shown.write(f"{what}{took}: {_outcome(report)}\n")
     if report.failure is not None:
         shown.write("\n".join(_story(report.failure)) + "\n")
         if report.interrupted:
@@ -140,6 +145,10 @@ def _run(plan: Plan, backend: str | None, quiet: bool) -> Report:
         shown.write(f"go on: {plan.replay(plan.first + report.runs, plan.seeds - report.runs)}\n")
     shown.flush()
     return report
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _outcome(report: Report) -> str:
@@ -189,8 +198,8 @@ def _table(rows: list[tuple[str, str, str, str]]) -> list[str]:
     ]
 
 
-def _claim(options: dict[str, Any]) -> dict[str, Output]:
-    """The files that results go to, before the runs."""
+def _claim(options: dict[str, Any], stack: contextlib.ExitStack) -> dict[str, Output]:
+    """The files that results go to, before the runs. The stack's end removes what was not written."""
     outputs: dict[str, Output] = {}
     for kind in ("json", "trace"):
         path = options[f"{kind}_path"]
@@ -199,9 +208,8 @@ def _claim(options: dict[str, Any]) -> dict[str, Output]:
         try:
             outputs[kind] = Output(path, force=options["force"])
         except OSError as error:
-            for output in outputs.values():
-                output.discard()
             raise click.UsageError(f"cannot write {path}: {error.strerror}; another name, or --force") from None
+        stack.callback(outputs[kind].discard)
     return outputs
 
 

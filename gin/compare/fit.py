@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from gin.bench.load import ResultFile
-from gin.compare.join import Located
+from gin.compare.join import Located, compare
 from gin.errors import ResultsError
 
-__all__ = ["require_fit", "warnings", "wrong_data"]
+__all__ = ["disagreements", "require_fit", "warnings", "wrong_data"]
 
 _MACHINE = ("gin", "cpu", "cores", "binding", "machine", "system", "kernel", "gpus", "driver")
 
@@ -50,6 +51,32 @@ def warnings(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
         told = ", ".join(name for name, flag in zip(names, unverified, strict=True) if flag)
         found.append(f"payloads were not verified in {told}")
     return found + _differences(files, names)
+
+
+def disagreements(files: Sequence[ResultFile], names: Sequence[str], metrics: dict[str, str]) -> list[str]:
+    """Where files from machines and settings alike measured the same, and differ by more than their intervals.
+
+    metrics  as `compare` takes them
+    """
+    found = []
+    for (one, first), (other, second) in combinations(zip(names, files, strict=True), 2):
+        if first.emulated != second.emulated or _differences((first, second), (one, other)):
+            continue
+        rows = [Located(row, name) for name, file in ((one, first), (other, second)) for row in file.rows]
+        try:
+            pairs = compare(rows, "file", base=one, metrics=metrics).pairs
+        except ResultsError:  # they have nothing in common
+            continue
+        ratios = [
+            pair.ratio for pair in pairs if pair.ratio and pair.ratio.verdict(pair.metric) in ("faster", "slower")
+        ]
+        if ratios:
+            most = max(max(ratio.value, 1 / ratio.value) for ratio in ratios)
+            found.append(
+                f"{one} and {other} measured {len(pairs)} rows alike; {len(ratios)} of them differ by more than their "
+                f"intervals, up to {most:.3g} times: one run does not show how much runs differ"
+            )
+    return found
 
 
 def wrong_data(rows: Sequence[Located], base: str | None) -> tuple[list[str], bool]:

@@ -11,11 +11,12 @@ import numpy as np
 from gin._version import __version__
 from gin.bench import conditions, doubts
 from gin.bench.load import ResultFile
+from gin.bench.plan import ROUTES
 from gin.bench.results import Row
 from gin.bench.stats import nearest_rank
 from gin.bench.table import UNITS
 from gin.bench.tests import TESTS
-from gin.compare.fit import warnings, wrong_data
+from gin.compare.fit import disagreements, warnings, wrong_data
 from gin.compare.join import file_names, located
 from gin.report.findings import findings
 
@@ -92,10 +93,15 @@ def payload(files: Sequence[ResultFile], title: str) -> dict[str, Any]:
             for test in TESTS.values()
         },
         "findings": findings(files, names),
-        "warnings": [*wrong_data(located(files), None)[0], *warnings(files, names), *_doubts(files, names)]
-        if files
-        else [],
+        "routes": {name: about for name, about in ROUTES.items() if name in texts["route"]},
+        "warnings": _warnings(files, names) if files else [],
     }
+
+
+def _warnings(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:
+    metrics = {test.name: test.columns[0] for test in TESTS.values()}
+    wrong, _ = wrong_data(located(files), None)
+    return [*wrong, *warnings(files, names), *disagreements(files, names, metrics), *_doubts(files, names)]
 
 
 def _doubts(files: Sequence[ResultFile], names: Sequence[str]) -> list[str]:

@@ -45,4 +45,5 @@ def _words(data: Mapping[str, Any]) -> str:
     )
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     table = f'<div class="scroll"><table class="summary"><tr>{head}</tr>{body}</table></div>' if body else ""
-    return f"<h1>{html.escape(data['title'])}</h1>{warnings}{table}"
+    routes = "; ".join(f"{name}: {about}" for name, about in data["routes"].items())
+    return f"<h1>{html.escape(data['title'])}</h1>{warnings}{table}<p>{html.escape(routes)}</p>"

@@ -152,13 +152,12 @@ def check(plan: Plan, sink: Sink = lambda done, total: None) -> Report:
     """
     report = Report(plan)
     start = time.perf_counter()
-    with _settings(plan.settings), contextlib.ExitStack() as stack:
-        config = Config.from_sources()
-        stack.callback(_core.set_last_words, "")
-        try:
-            _go_through(plan, config, report, sink)
-        except KeyboardInterrupt:
-            report.interrupted = True
+    try:
+        with _settings(plan.settings), contextlib.ExitStack() as stack:
+            stack.callback(_core.set_last_words, "")
+            _go_through(plan, Config.from_sources(), report, sink)
+    except KeyboardInterrupt:
+        report.interrupted = True
     report.seconds = time.perf_counter() - start
     return report
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from made import results, row, written
 
+from gin.bench.load import ResultFile
 from gin.cli.report import command
 from gin.report.data import NUMBERS, TEXTS, payload, to_json
 from gin.report.findings import findings
@@ -77,8 +78,16 @@ def test_marks_inside_the_data_are_left_alone(mark: str) -> None:
 def test_without_scripts_what_was_found_is_said() -> None:
     page = render([results(row(), row(2.0, backend="nccl_gin"), complete=False)], "A & B")
     words = page[page.index("<noscript>") : page.index("</noscript>")]
-    for part in ("<h1>A &amp; B</h1>", "nvshmem: 1 us", "nccl_gin: 2.000 times", "ended early"):
+    parts = (
+        "<h1>A &amp; B</h1>",
+        "nvshmem: 1 us",
+        "nccl_gin: 2.000 times",
+        "ended early",
+        "native: the backend&#x27;s own",
+    )
+    for part in parts:
         assert part in words
+    assert "direct:" not in words
 
 
 def test_the_page_asks_for_nothing() -> None:
@@ -91,6 +100,35 @@ def test_the_page_asks_for_nothing() -> None:
 def test_numbers_are_strict_json() -> None:
     with pytest.raises(ValueError, match="JSON"):
         to_json(float("nan"))
+
+
+# -- files together
+
+
+def warned(*files: ResultFile) -> list[str]:
+    return [text for text in payload(files, "x")["warnings"] if "measured" in text]
+
+
+def measured(us: float, **fields: Any) -> dict[str, Any]:
+    return row(us, median_low_us=us * 0.99, median_high_us=us * 1.01, **fields)
+
+
+def test_two_runs_that_disagree_by_more_than_their_intervals() -> None:
+    one = results(measured(1), measured(2, bytes=16), measured(3, bytes=32), measured(4, bytes=64), name="a")
+    other = results(measured(1.005), measured(2.2, bytes=16), measured(2.4, bytes=32), name="b")
+    (text,) = warned(one, other)
+    assert text.startswith("a and b measured 3 rows alike; 2 of them differ by more than their intervals, up to 1.25 ")
+
+
+def test_files_that_are_not_alike_do_not_disagree() -> None:
+    one = results(measured(1), name="a")
+    assert warned(one) == []
+    assert warned(one, results(measured(1.001), name="b")) == []
+    assert warned(one, results(measured(2, backend="nccl_gin"), name="b")) == []
+    assert warned(one, results(row(2), name="b")) == []  # without intervals
+    assert warned(one, results(measured(2, wrong=1), name="b")) == []
+    assert warned(one, results(measured(2), name="b", emulated=False)) == []
+    assert warned(one, results(measured(2), name="b", environment={"gin": "0.1.0", "cpu": "Another"})) == []
 
 
 # -- findings

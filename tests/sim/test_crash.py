@@ -157,7 +157,7 @@ def test_an_interrupt_tells_how_many_seeds_have_passed_and_how_to_go_on(tmp_path
     (report,) = json.loads(out)
     assert process.returncode == 130, (out, err)
     assert report["interrupted"] and report["failure"] is None and report["runs"] >= 9
-    assert f"{report['runs']} of 1000000 seeds" in err and "passed, then interrupted" in err
+    assert f"{report['runs']} of 1000000 seeds run" in err and "passed, then interrupted" in err
     assert f"go on: gin check {path} --seed {5 + report['runs']} --seeds {1000000 - report['runs']} --ranks 2" in err
 
 
@@ -172,6 +172,21 @@ def test_an_interrupt_while_the_cause_is_looked_for_leaves_the_failure(tmp_path:
     assert done.exit_code == 1, done.output
     assert "FAILED\nseed 7: assertion on rank 1\n" in done.output and "the replay looks again" in done.output
     assert report["failure"]["seed"] == 7 and report["interrupted"] and report["runs"] == 1
+
+
+@pytest.mark.parametrize("place", ["gin.cli.check._run", "gin.cli.check.Plan", "gin.sim.check.Config.from_sources"])
+def test_an_interrupt_before_the_first_run_leaves_a_report(place: str, tmp_path: Path, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    path = script(tmp_path, "return;").path
+    done = CliRunner().invoke(command, [path, "--backend", "all", "--json", str(tmp_path / "found.json")])
+    reports = json.loads((tmp_path / "found.json").read_text())
+    assert done.exit_code == 130, done.output
+    assert "nccl_gin" in done.output[done.output.index("not run:") :]
+    assert all(report["interrupted"] and report["runs"] == 0 for report in reports)
+    assert {path.suffix for path in tmp_path.iterdir()} <= {".py", ".json"}
 
 
 def mappings() -> int:

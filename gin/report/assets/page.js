@@ -221,7 +221,8 @@ function summary() {
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What is best for what" }, element("table", { class: "summary" },
       element("thead", {}, element("tr", {}, ...names.map((name) => element("th", { scope: "col", class: "text" }, heads[name])))),
       element("tbody", {}, ...DATA.findings.map((line) => element("tr", {}, ...names.map((name) => element("td", { class: "text wide" }, line[name]))))))),
-    element("p", { class: "soft" }, "A line for each range of sizes with the same in front. The best figure and the others, as multiples of it at the same size: the least to the greatest; in brackets as far as their 95 % intervals reach."));
+    element("p", { class: "soft" }, "A line for each range of sizes with the same in front. The best figure and the others, as multiples of it at the same size: the least to the greatest; in brackets as far as their 95 % intervals reach."),
+    element("p", { class: "soft" }, Object.entries(DATA.routes).map(([name, about]) => `${name}: ${about}`).join("; ")));
 }
 
 function provenance() {
