@@ -48,7 +48,7 @@ def init(
 
     backend    nvshmem, nccl_gin, ibrc_proxy or auto
     platform   host, cuda, sim or auto
-    wire       shm, verbs, null or auto: what proxies and emulated libraries post to
+    wire       shm, verbs, cuda, null or auto: what proxies and emulated libraries post to
     route      direct (load and store), native (the backend's own operations), or auto: direct where it exists
     rank, size this rank and how many there are, together; otherwise bootstrap, GIN_RANK and GIN_SIZE, or the launcher
     require    capabilities without which opening fails, see gin.backends.capabilities
@@ -84,14 +84,19 @@ def _choose(config: Config) -> Config:
         found["backend"] = "ibrc_proxy"
     if platform == "sim":
         found |= simulated_defaults(config)
-    wires = {"cuda": ["cuda", "null"], "sim": ["sim"]}.get(platform, ["shm", "null", "verbs"])
+    wires = {"cuda": ["cuda", "null", "verbs"], "sim": ["sim"]}.get(platform, ["shm", "null", "verbs"])
     if config.wire == "auto":
         found["wire"] = wires[0]
     elif config.wire not in wires:
         raise UnsupportedError(
             f"wire {config.wire} does not work on platform {platform} in this version of gin; use {' or '.join(wires)}"
         )
-    return config.detected(**found) if found else config
+    chosen = config.detected(**found) if found else config
+    if (platform, chosen.wire) == ("cuda", "verbs") and chosen.backend != "ibrc_proxy":
+        raise UnsupportedError(
+            f"backend {chosen.backend} has its own way between GPUs; wire verbs is for ibrc_proxy there: leave wire out"
+        )
+    return chosen
 
 
 class Comm:

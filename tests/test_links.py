@@ -17,7 +17,13 @@ def test_near_gpus_are_direct_and_native_goes_by_what_there_is():
         "ibrc_proxy": "direct, native over wire cuda",
     }
     assert links.routes(NEAR, nics=False, plugin=True)["nccl_gin"] == "direct, native over gin's RMA plugin"
-    assert links.routes(NEAR, nics=True, plugin=True)["nccl_gin"] == "direct, native over the NIC"
+    over = links.routes(NEAR, nics=True, plugin=True)
+    assert over["nccl_gin"] == "direct, native over the NIC"
+    assert over["ibrc_proxy"] == "direct, native over wire cuda or verbs"
+
+
+def test_far_gpus_are_reached_by_nics():
+    assert set(links.routes(FAR, nics=True, plugin=False).values()) == {"native over the NIC", "native over wire verbs"}
 
 
 def test_far_gpus_without_a_nic_are_refused_with_the_remedy():

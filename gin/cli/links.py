@@ -71,10 +71,11 @@ def routes(link: dict[str, Any], *, nics: bool, plugin: bool) -> dict[str, str]:
     plugin  whether nccl_gin would use gin's RMA plugin for NCCL
     """
     near = link["access"]
+    over = " or ".join(["cuda"] * near + ["verbs"] * nics)
     gin = "native over the NIC" if nics else "native over gin's RMA plugin" if plugin else ""
     without = "no load and store between them (peer access), and no RDMA NIC: put both under one PCIe switch or NVLink"
     return {
         "nvshmem": "direct, native" if near else "native over the NIC" if nics else f"none: {without}",
         "nccl_gin": ", ".join(filter(None, ["direct" if near else "", gin])) or f"none: {without}",
-        "ibrc_proxy": "direct, native over wire cuda" if near else "none over wire cuda: " + without,
+        "ibrc_proxy": "direct, " * near + f"native over wire {over}" if over else f"none: {without}",
     }

@@ -11,13 +11,14 @@ from typing import Any
 
 from gin.errors import ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
 
-__all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library"]
+__all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library", "require_rdma"]
 
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
 INVALID_VALUE = 1
 LEGACY_STREAM = 1
 URGENT = -100  # clamped to the highest priority there is
+RDMA_ORDERED_FOR_OWNER = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 
 EXTRA = "pip install 'gin[cuda13]'"
 
@@ -148,6 +149,11 @@ class Gpu:
             check(driver().cuMemsetD8Async(address, byte, nbytes, self.copies), f"setting {nbytes} bytes of the GPU")
             self.wait_copies()
 
+    def order_copies(self, address: int) -> None:
+        """Synchronous copies to and from an allocation end before the call does, as a NIC reads and writes it too."""
+        which = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+        check(driver().cuPointerSetAttribute(1, which, address), "ordering copies of GPU memory")
+
     def set_word(self, address: int, value: int) -> None:
         """Sets a 32-bit word of the GPU's memory while kernels run. Any thread; says nothing when the GPU is lost."""
         cu = driver()
@@ -155,16 +161,35 @@ class Gpu:
         cu.cuStreamWriteValue32(self.words, address, value, 0)
 
 
+def require_rdma(gpu: Gpu) -> None:
+    """Raises UnsupportedError unless NICs may write to the GPU's memory and kernels see it in order."""
+    which = driver().CUdevice_attribute
+    ways = (which.CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, which.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)
+    told = f"GPU {gpu.ordinal} ({gpu.name}): wire verbs needs GPUDirect RDMA, and NVIDIA's driver "
+    if not any(gpu.attribute(way) for way in ways):
+        raise UnsupportedError(told + "offers it for this GPU neither by dma-buf nor by nvidia-peermem; use wire=cuda")
+    ordering = gpu.attribute(which.CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)
+    if ordering < RDMA_ORDERED_FOR_OWNER:
+        raise UnsupportedError(
+            told + f"says that kernels may see a NIC's writes out of order (ordering {ordering}, needed "
+            f"{RDMA_ORDERED_FOR_OWNER}); use wire=cuda"
+        )
+
+
 class DeviceMemory:
     """Zeroed memory of a GPU, given back when nothing refers to it."""
 
-    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+    def __init__(self, gpu: Gpu, nbytes: int, granule: int = 1) -> None:
+        """
+        granule  bytes of which a multiple is allocated
+        """
         cu = driver()
         gpu.enter()
         self._gpu = gpu
         self.nbytes = nbytes
         try:
-            self.address = int(check(cu.cuMemAlloc(max(nbytes, 1)), "allocating GPU memory"))
+            whole = -(-max(nbytes, 1) // granule) * granule
+            self.address = int(check(cu.cuMemAlloc(whole), "allocating GPU memory"))
         except OutOfMemoryError:
             free, total = check(cu.cuMemGetInfo(), "asking for free memory")
             raise OutOfMemoryError(

@@ -93,6 +93,7 @@ bool is_closed(int fd) { return fcntl(fd, F_GETFD) == -1 && errno == EBADF; }
 CASE(host_memory_goes_by_its_address) {
   const Library l = library();
   CHECK(add(l, 0x1008, 24).region == &made[1]);
+  CHECK(!add(l, 0x1008, 24).of_gpu);
   CHECK_EQ(plain.address, 0x1008ull);
   CHECK_EQ(plain.bytes, 24ull);
   CHECK(!(plain.access & relaxed_flag));
@@ -120,6 +121,7 @@ CASE(a_gpu_s_memory_goes_by_a_dma_buf_of_whole_pages) {
       const Library l = library();
       const Registered done = add(l, gpu_first + c.offset, c.bytes, relaxed);
       CHECK(done.region == &made[0]);
+      CHECK(done.of_gpu);
       CHECK_EQ(done.note, std::string());
       CHECK_EQ(range.address, gpu_first + c.offset / page * page);
       CHECK_EQ(range.bytes, c.pages * page);

@@ -40,7 +40,7 @@ char* new_pages(uint64_t bytes) {
 }  // namespace
 
 Pages::Pages(std::span<const std::unique_ptr<Device>> devices, uint64_t bytes) : memory_(new_pages(bytes)) {
-  for (const auto& device : devices) registrations_.push_back(device->add(memory_.get(), bytes, false));
+  for (const auto& device : devices) registrations_.push_back(device->add(memory_.get(), bytes, false).handle);
 }
 
 std::string PeerAddress::text() const {

@@ -217,13 +217,10 @@ std::string limit_advice(int error) {
          "; raise it (ulimit -l unlimited; in a container --ulimit memlock=-1; under systemd LimitMEMLOCK=infinity)";
 }
 
-RegionHandle Device::add(void* base, uint64_t bytes, bool relaxed, std::string* note) const {
+Registration Device::add(void* base, uint64_t bytes, bool relaxed) const {
   if (bytes == 0) return {};
   const Registered done = register_memory(Library::get(), cuda::memory_api(), domain.get(), base, bytes, relaxed);
-  if (done.region) {
-    if (note) *note = done.note;
-    return RegionHandle(done.region);
-  }
+  if (done.region) return {RegionHandle(done.region), done.of_gpu, done.note};
   std::string what = "cannot register " + std::to_string(bytes) + " bytes with " + name() + ": ";
   if (!done.note.empty()) throw Error(Kind::memory, what + done.note);
   throw Error(Kind::memory, what + reason(done.error) + limit_advice(done.error));

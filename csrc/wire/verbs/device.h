@@ -19,6 +19,12 @@ struct PortAddress {
   bool global = false;   // reached by GID
 };
 
+struct Registration {
+  RegionHandle handle;
+  bool of_gpu = false;
+  std::string note;  // what is worth telling of how a GPU's memory was registered
+};
+
 struct Device {
   VerbsPort about;
   std::string why;  // this rank uses it
@@ -30,9 +36,9 @@ struct Device {
 
   std::string name() const { return about.device + " port " + std::to_string(about.port); }
 
-  // Registers memory of the host or of a GPU; nullptr for no bytes. `note` gets what is worth telling of a GPU's. Throws
-  // gin::Error{memory} with the limit that is too low, or with what a GPU's memory lacks.
-  RegionHandle add(void* base, uint64_t bytes, bool relaxed, std::string* note = nullptr) const;
+  // Registers memory of the host or of a GPU; nullptr for no bytes. Throws gin::Error{memory} with the limit that is too
+  // low, or with what a GPU's memory lacks.
+  Registration add(void* base, uint64_t bytes, bool relaxed) const;
 };
 
 // What to do where too little memory may be locked, if that can be why something failed.

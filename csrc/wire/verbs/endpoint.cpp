@@ -282,7 +282,7 @@ void VerbsEndpoint::write(Queue& q, const Request& r, const LocalRegion* local, 
   if (fenced) wr.send_flags |= IBV_SEND_FENCE;
   if (local) {
     pieces_[at] = {uint64_t(uintptr_t(local->base + r.local_offset)), uint32_t(r.bytes), local->keys[device_]};
-    if (r.bytes <= inline_bytes_) wr.send_flags |= IBV_SEND_INLINE;
+    if (r.bytes <= inline_bytes_ && !local->of_gpu) wr.send_flags |= IBV_SEND_INLINE;  // the CPU copies these
   } else {
     values_[at] = r.value;
     pieces_[at] = {uint64_t(uintptr_t(&values_[at])), uint32_t(r.bytes), 0};
@@ -303,11 +303,15 @@ void VerbsEndpoint::add(Queue& q, uint64_t target, uint32_t key, uint64_t value,
   chain(q, IBV_WR_ATOMIC_FETCH_AND_ADD, target, key, entry).wr.atomic.compare_add = value;
 }
 
-// A round trip that says nothing but that everything before it has settled.
-void VerbsEndpoint::read_board(Queue& q) {
+// A round trip that says nothing but that everything before it has settled: the read pushes the writes before it along
+// their way to memory. A GPU's is another than the host's.
+void VerbsEndpoint::read_back(Queue& q) {
   pieces_[chained_] = {words_.address(), 8, words_.local_key()};
+  const RemoteRegion* control = core_->memory.find(0, q.peer, device_);
+  const bool gpu = control && control->of_gpu;
   const Board& peers = board(q.peer);
-  chain(q, IBV_WR_RDMA_READ, peers.page(core_->size), peers.key, {0, Ends::nothing, false, true, 0});
+  chain(q, IBV_WR_RDMA_READ, gpu ? control->address : peers.page(core_->size), gpu ? control->key : peers.key,
+        {0, Ends::nothing, false, true, 0});
 }
 
 // Whether the next write has to wait for the reads before it: relaxed writes may overtake each other in the target's
@@ -315,7 +319,7 @@ void VerbsEndpoint::read_board(Queue& q) {
 bool VerbsEndpoint::keep_fence(Queue& q) {
   if (!relaxed_ || q.fences_seen == fences_) return false;
   q.fences_seen = fences_;
-  if (q.wrote > q.tripped) read_board(q);
+  if (q.wrote > q.tripped) read_back(q);
   return q.tripped > q.retired;
 }
 
@@ -556,7 +560,7 @@ bool VerbsEndpoint::settled() {
     unsettled_[kept++] = q;
     if (!q->dead && q->settled >= q->goal) continue;
     all = false;
-    if (!q->dead && q->tripped <= q->goal && has_room(*q, 1)) read_board(*q);
+    if (!q->dead && q->tripped <= q->goal && has_room(*q, 1)) read_back(*q);
   }
   unsettled_.resize(kept);
   ring();

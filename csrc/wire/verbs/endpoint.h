@@ -68,7 +68,7 @@ class VerbsEndpoint final : public Endpoint {
   void read(Queue& q, const Request& r, const LocalRegion& local, const RemoteRegion& remote, Entry entry);
   void add(Queue& q, uint64_t target, uint32_t key, uint64_t value, Entry entry);
   bool write_board(uint32_t peer, uint64_t target, uint64_t bytes);
-  void read_board(Queue& q);
+  void read_back(Queue& q);
   bool join(uint16_t slot);
   bool waits_for_writes(const Queue& q) const;
   void post_slot(uint16_t slot);

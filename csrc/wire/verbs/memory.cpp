@@ -7,7 +7,7 @@
 namespace gin::wire::verbs {
 namespace {
 
-constexpr const char* format = "gin-verbs-region-2";
+constexpr const char* format = "gin-verbs-region-3";
 using Kind = Error::Kind;
 
 }  // namespace
@@ -29,18 +29,19 @@ std::string Memory::add(uint32_t region, void* base, uint64_t bytes, bool relaxe
   const uint64_t first = uint64_t(uintptr_t(base)) & ~uint64_t(7);
   const uint64_t end = bytes ? (uint64_t(uintptr_t(base)) + bytes + 7) & ~uint64_t(7) : first;
   added->remote.resize(devices_.size() * size_);
-  std::ostringstream out;
-  out << format << ' ' << uint64_t(uintptr_t(base)) << ' ' << bytes;
+  std::ostringstream keys;
   for (size_t d = 0; d < devices_.size(); ++d) {
-    std::string note;
-    RegionHandle made = devices_[d]->add(reinterpret_cast<void*>(uintptr_t(first)), end - first, relaxed, &note);
-    if (!note.empty()) note_ = note;
-    const uint32_t remote_key = made ? made->rkey : 0;
-    added->keys.push_back(made ? made->lkey : 0);
-    added->remote[d * size_ + rank_] = {uint64_t(uintptr_t(base)), bytes, remote_key, true};
-    added->registrations.push_back(std::move(made));
-    out << ' ' << remote_key;
+    Registration made = devices_[d]->add(reinterpret_cast<void*>(uintptr_t(first)), end - first, relaxed);
+    if (!made.note.empty()) note_ = made.note;
+    added->of_gpu |= made.of_gpu;
+    const uint32_t remote_key = made.handle ? made.handle->rkey : 0;
+    added->keys.push_back(made.handle ? made.handle->lkey : 0);
+    added->remote[d * size_ + rank_] = {uint64_t(uintptr_t(base)), bytes, remote_key, true, made.of_gpu};
+    added->registrations.push_back(std::move(made.handle));
+    keys << ' ' << remote_key;
   }
+  std::ostringstream out;
+  out << format << ' ' << uint64_t(uintptr_t(base)) << ' ' << bytes << ' ' << added->of_gpu << keys.str();
   table_[region].store(added.get(), std::memory_order_release);
   all_.push_back(std::move(added));
   return out.str();
@@ -56,7 +57,7 @@ void Memory::import(uint32_t region, uint32_t peer, const std::string& exported)
   std::istringstream in(exported);
   std::string tag;
   RemoteRegion remote;
-  in >> tag >> remote.address >> remote.bytes;
+  in >> tag >> remote.address >> remote.bytes >> remote.of_gpu;
   std::vector<uint32_t> keys(devices_.size());
   for (uint32_t& key : keys) in >> key;
   if (!in || tag != format)

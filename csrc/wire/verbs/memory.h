@@ -16,11 +16,13 @@ struct RemoteRegion {
   uint64_t address = 0, bytes = 0;
   uint32_t key = 0;
   bool known = false;
+  bool of_gpu = false;
 };
 
 struct LocalRegion {
   char* base = nullptr;
   uint64_t bytes = 0;
+  bool of_gpu = false;               // the CPU does not touch it
   std::vector<uint32_t> keys;        // by device
   std::vector<RemoteRegion> remote;  // by device and peer
   std::vector<RegionHandle> registrations;

@@ -41,7 +41,7 @@ ibv_mr* by_dma_buf(const Library& library, const cuda::MemoryApi& gpu, ibv_pd* d
 Registered register_memory(const Library& library, const cuda::MemoryApi* gpu, ibv_pd* domain, void* address,
                            uint64_t bytes, bool relaxed) {
   Registered done;
-  const bool of_gpu = gpu && cuda::is_gpu_memory(*gpu, address);
+  const bool of_gpu = done.of_gpu = gpu && cuda::is_gpu_memory(*gpu, address);
   if (of_gpu) {
     std::string failure;
     done.region = by_dma_buf(library, *gpu, domain, uintptr_t(address), bytes, relaxed, failure);

@@ -11,7 +11,8 @@ namespace gin::wire::verbs {
 
 struct Registered {
   ibv_mr* region = nullptr;
-  int error = 0;     // errno, where there is no region
+  int error = 0;  // errno, where there is no region
+  bool of_gpu = false;
   std::string note;  // for a GPU's memory: what did not work, in words
 };
 

@@ -1,7 +1,8 @@
-"""The CPU proxy on GPUs: rings in pinned host memory, a progress thread, and copy engines as the wire.
+"""The CPU proxy on GPUs: rings in pinned host memory, a progress thread, and copy engines or RDMA NICs as the wire.
 
-Windows are GPU memory that the other ranks map. Native signal words lie in host memory that all ranks share, where any
-rank's progress thread adds to them.
+Windows are GPU memory that the other ranks of the host map. Over copy engines native signal words lie in host memory that
+all ranks share, where any rank's progress thread adds to them. Over RDMA they lie in the GPU's memory like the payload:
+what a NIC writes there arrives in order, and a signal in host memory could be seen before what it tells of.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import numpy as np
 from gin import _core
 from gin.backends import lacking_macros
 from gin.backends.base import Job, Region
+from gin.backends.connection import connect, verbs_lacks, wire_options
 from gin.backends.device_memory import CudaBackend, array_span
 from gin.config import Config
+from gin.errors import Error, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
-from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export
+from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export, require_rdma
 from gin.platforms.host import spins
 from gin.platforms.losses import proxy_arguments
+from gin.values import format_ranks
+
+_RDMA_GRANULE = 2 << 20  # bytes; what a NIC is told of are whole pages, of this memory alone then
 
 
 @dataclass(frozen=True)
@@ -39,17 +45,27 @@ class Backend(CudaBackend):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        config = job.config
-        options = {"max_message": str(config.max_message)} if config.max_message else {}
-        self.platform.gpu.enter()
-        self._fabric = _core.Fabric(config.wire, job.rank, job.size, options)
+        gpu = self.platform.gpu
+        self._rdma = job.config.wire == "verbs"
+        self._unmapped: set[int] = set()  # ranks whose memory this one does not map
+        options = wire_options(job)
+        if self._rdma:
+            require_rdma(gpu)
+            options["gpu"] = gpu.bus_id
+        gpu.enter()
+        self._fabric: Any = _core.Fabric(job.config.wire, job.rank, job.size, options)
         self._proxy: Any = None
 
     @classmethod
     def lacks(cls, config: Config) -> Mapping[str, str]:
         if config.wire == "cuda" and config.route == "native":
             return {"atomics": "by the wire cuda, as copy engines have none; use route=auto or direct"}
-        return {}
+        return verbs_lacks(config)
+
+    @property
+    def about(self) -> str:
+        text: str = self._fabric.about
+        return text
 
     @classmethod
     def threads(cls, config: Config) -> int:
@@ -65,11 +81,20 @@ class Backend(CudaBackend):
         return self._state.address
 
     def open(self) -> None:
+        job = self.job
         number = self.regions.take()
-        self.control = self._share("control window", number, self._allocate(self.job.control_bytes), wired=False)
-        self._share_signals(number)
-        self.platform.device_code = DeviceCode(self.name, macros=lacking_macros(self.job.config))
-        self.job.exchange.agree("proxy", self._start)
+        self._find_near()
+        allocate = self._allocate(job.control_bytes)
+        self.control = self._share("control window", number, allocate, wired=self._rdma)
+        macros = lacking_macros(job.config)
+        if self._rdma:
+            macros += ("GIN_IBRC_SYSTEM_SOURCES=1",)  # the NIC reads them
+        else:
+            self._share_signals(number)
+        self.platform.device_code = DeviceCode(self.name, macros=macros)
+        job.exchange.agree("proxy", self._make_proxy)
+        connect(job, self._fabric)
+        self._proxy.start()
 
     def window(self, tag: str, nbytes: int) -> Region:
         self._give_back(tag, nbytes)
@@ -80,7 +105,8 @@ class Backend(CudaBackend):
 
         def offer() -> tuple[Place, dict[str, Any]]:
             address, nbytes = array_span(array)
-            return Place(address, nbytes), export(self.platform.gpu, address)
+            mapped = self.job.local_size > 1 or not self._rdma
+            return Place(address, nbytes), export(self.platform.gpu, address) if mapped else {}
 
         return self._share(tag, self.regions.take(), offer)
 
@@ -93,8 +119,12 @@ class Backend(CudaBackend):
     def close(self, timeout: float) -> None:
         if self._proxy is not None:
             self._proxy.stop(0.0 if self.platform.lost else timeout)
+        if self._rdma and self.platform.read_record() is None:
+            self._fabric.leave(timeout)
         if self.platform.idle:
-            for region in (self.control, *self.regions.every()):
+            opened = [self.control] if hasattr(self, "control") else []
+            for region in (*opened, *self.regions.every()):
+                self._fabric.remove_region(region.number)
                 _unmap(region)
 
     def _give_back(self, tag: str, nbytes: int) -> None:
@@ -111,7 +141,7 @@ class Backend(CudaBackend):
 
     def _allocate(self, nbytes: int) -> Callable[[], tuple[DeviceMemory, dict[str, Any]]]:
         def allocate() -> tuple[DeviceMemory, dict[str, Any]]:
-            memory = DeviceMemory(self.platform.gpu, nbytes)
+            memory = DeviceMemory(self.platform.gpu, nbytes, _RDMA_GRANULE if self._rdma else 1)
             return memory, memory.export()
 
         return allocate
@@ -131,6 +161,8 @@ class Backend(CudaBackend):
         def offer() -> dict[str, Any]:
             nonlocal memory
             memory, exported = make()
+            if self._rdma and memory.nbytes:
+                gpu.order_copies(memory.address)
             wire = self._fabric.add_region(number, memory.address, memory.nbytes).hex() if wired else ""
             return {"bytes": memory.nbytes, "wire": wire, "memory": exported}
 
@@ -142,14 +174,39 @@ class Backend(CudaBackend):
         def reach() -> None:
             assert memory is not None
             for peer, other in enumerate(offers):
-                mapped = memory if peer == rank else PeerMemory(gpu, other["memory"])
+                mapped = memory if peer == rank else self._map(peer, other["memory"])
                 keep.append(mapped)
-                peers[peer] = mapped.address, other["bytes"]
+                address = mapped.address if mapped else 0
+                peers[peer] = address, other["bytes"]
                 if wired:
-                    self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), mapped.address)
+                    self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), address)
 
         self.job.exchange.agree(f"{tag}: map", reach)
         return self.make_region(number, memory.address, memory.nbytes, peers, handle=number, keep=keep)
+
+    def _find_near(self) -> None:
+        """Of which ranks the memory is not mapped: those of other hosts. Collective. Raises UnsupportedError where the wire
+        needs all."""
+        host = _core.host_id()
+        hosts = self.job.exchange.gather("hosts", lambda: host)
+        self._unmapped = {rank for rank, other in enumerate(hosts) if other != host}
+        if self._unmapped and not self._rdma:
+            raise UnsupportedError(
+                f"rank {self.job.rank} and {format_ranks(sorted(self._unmapped))} are on different hosts, which wire "
+                f"{self.job.config.wire} does not join; use wire=verbs"
+            )
+
+    def _map(self, peer: int, exported: dict[str, Any]) -> PeerMemory | None:
+        """A rank's memory as this GPU loads and stores it; None where the NICs reach it alone."""
+        if peer in self._unmapped:
+            return None
+        try:
+            return PeerMemory(self.platform.gpu, exported)
+        except Error:
+            if not self._rdma or hasattr(self, "control"):
+                raise
+            self._unmapped.add(peer)  # these GPUs have no peer access, which the first region shows
+            return None
 
     def _share_signals(self, number: int) -> None:
         """The control window once more in host memory, of which the native signal words are used. Collective."""
@@ -173,7 +230,7 @@ class Backend(CudaBackend):
         self.job.exchange.agree("signals: map", reach)
         self._signals.seal()
 
-    def _start(self) -> None:
+    def _make_proxy(self) -> None:
         job, config, gpu = self.job, self.job.config, self.platform.gpu
         gpu.enter()
         words = _core.proxy_device_words
@@ -192,7 +249,7 @@ class Backend(CudaBackend):
             addresses["record"],
             options,
             failed=addresses["failed"],
-            signals=self._signals.address,
+            signals=0 if self._rdma else self._signals.address,
             device_words=self._words.address,
             **proxy_arguments(self.platform.losses),
         )
@@ -201,7 +258,6 @@ class Backend(CudaBackend):
         rings = self._proxy.rings
         self._state = DeviceMemory(gpu, len(rings))
         gpu.copy_in(self._state.address, rings)
-        self._proxy.start()
 
 
 def _unmap(region: Region) -> None:
