@@ -6,7 +6,7 @@ import contextlib
 import operator
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -231,9 +231,22 @@ class Comm:
                 raise ArgumentError(f"{source}: a kernel's source is UTF-8 text: {error}") from None
         return Kernel(self, self._platform.compile(source, name, self._flags()), name)
 
-    def compile_ahead(self, source: str, name: str) -> None:
-        """What `compile` does but loading the kernel, which it then finds in the cache. Any thread, several at once."""
-        self._platform.compile_ahead(source, name, self._flags())
+    def compile_ahead(
+        self,
+        kernels: Sequence[tuple[str, str]],
+        workers: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Compiles several kernels at once, for `compile` to find in the cache; that one tells which do not compile.
+
+        kernels  (source, name) of each, as `compile` takes them; no paths
+        workers  how many at once; this rank's share of the host's cores by default
+        stopped  asked before each kernel: whether to leave the rest
+        """
+        self._check_open()
+        cores = len(os.sched_getaffinity(0))
+        workers = workers or max(1, cores // self._store.ranks.local_size)
+        self._platform.compile_ahead(kernels, self._flags(), workers, stopped)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Waits until all launches have finished, and raises what went wrong in them: who waited for what from whom.

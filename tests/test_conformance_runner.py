@@ -83,10 +83,8 @@ def test_a_case_that_does_not_end_is_ended_and_says_where_it_stood():
     def in_the_system(world):
         ctypes.PyDLL(None).usleep(100_000_000)  # never gives the interpreter back
 
-    book = (
-        Book().add("a.python", in_python, seconds=1.5).add("b.kernel", in_a_kernel, kernel=(SPIN, "spin"), seconds=1.5)
-    )
-    found = book.add("c.system", in_the_system, seconds=1.5).add("d.good", good).run()
+    book = Book().add("a.python", in_python, seconds=3).add("b.kernel", in_a_kernel, kernel=(SPIN, "spin"), seconds=3)
+    found = book.add("c.system", in_the_system, seconds=3).add("d.good", good).run()
     assert found["d.good"].outcome == PASS
     for name, where in {"a.python": "in_python", "b.kernel": "synchronize", "c.system": "in_the_system"}.items():
         assert found[name].outcome == FAIL and "did not end in time" in found[name].reason, found[name]

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from gin.bench.plan import Shape, kernel_name, kernel_source
 from gin.bench.tests import operation
 from gin.config import Config
 from gin.errors import CompileError
+from gin.platforms import ahead
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
 
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
@@ -158,6 +160,44 @@ def test_kernels_hold_the_ways_of_their_communicator_only(compile_, backend, com
     flags = [None, _core.all_direct, _core.native_only]
     code = [code_bytes(compile_(PASS_ON, "pass_on", backend, compiler, "sm_90", flag)[0]) for flag in flags]
     assert max(code[1:]) < 0.9 * code[0], code
+
+
+def test_what_a_nic_reads_is_released_otherwise_than_for_the_gpus_own_engines(tmp_path):
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+    config = Config.from_sources(cache_dir=tmp_path / "cache", check=False)
+    images = []
+    for macros in ((), ("GIN_IBRC_SYSTEM_SOURCES=1",)):
+        compiler = CudaCompiler(config, DeviceCode("ibrc_proxy", macros=macros), "sm_90")
+        images.append(compiler.compile(PASS_ON, "pass_on", _core.native_only)[0])
+    assert images[0] != images[1]
+
+
+def test_ahead_of_their_use_kernels_are_compiled_by_processes_that_end(tmp_path, monkeypatch):
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+    started, make = [], ahead._worker
+    monkeypatch.setattr(ahead, "_worker", lambda: started.append(make()) or started[-1])
+    config = Config.from_sources(cache_dir=tmp_path / "cache", check=False)
+    job = config, DeviceCode("ibrc_proxy"), "sm_90"
+    kernels = [(PASS_ON, "pass_on"), (PASS_ON, "absent"), ("not C++", "k"), (PASS_ON + "// again", "pass_on")]
+    ahead.by_processes(job, _core.native_only, kernels, 2, lambda: False)
+    assert len(started) == 2 and all(worker.poll() is not None for worker in started)
+    compiler = CudaCompiler(*job)
+    for source, name in (kernels[0], kernels[3]):
+        compiler.compile(source, name, _core.native_only)
+    assert compiler.runs == 0
+    with pytest.raises(CompileError, match="absent"):
+        compiler.compile(*kernels[1], _core.native_only)
+
+
+@pytest.mark.parametrize("command", [["false"], ["sleep", "100"]])
+def test_a_process_that_ends_or_does_not_answer_leaves_its_kernels_to_their_use(tmp_path, monkeypatch, command):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    monkeypatch.setattr(ahead, "_worker", lambda: subprocess.Popen(command, **pipes))
+    monkeypatch.setattr(ahead, "COMPILE_SECONDS", 0)
+    monkeypatch.setattr(ahead, "_AFTER", 0.2)
+    config = Config.from_sources(cache_dir=tmp_path / "cache")
+    ahead.by_processes((config, DeviceCode("ibrc_proxy"), "sm_90"), 0, [(PASS_ON, "pass_on")] * 3, 2, lambda: False)
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.timeout(900)

@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from gin.conformance.plan import Job, Part
 from gin.conformance.registry import Case
 from gin.conformance.results import FAIL, REFUSED
 from gin.conformance.world import Place
-from gin.errors import CompileError, Error, UnsupportedError
+from gin.errors import Error, UnsupportedError
 from gin.rendezvous import join
 
 if TYPE_CHECKING:
@@ -171,13 +170,4 @@ def compile_ahead(comm: Comm, cases: Sequence[Case], stopped: Callable[[], bool]
     """Fills the cache with this rank's share of the cases' kernels; what does not compile is its case's to tell."""
     able = [case for case in cases if all(comm.capabilities[name] for name in case.needs)]
     kernels = sorted({kernel for case in able for kernel in case.kernels})
-    mine = kernels[comm.rank :: comm.size]
-
-    def compile_quietly(kernel: tuple[str, str]) -> None:
-        with suppress(CompileError):
-            if not stopped():
-                comm.compile_ahead(*kernel)
-
-    threads = max(1, len(os.sched_getaffinity(0)) // max(1, comm.size))
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(compile_quietly, mine))
+    comm.compile_ahead(kernels[comm.rank :: comm.size], stopped=stopped)

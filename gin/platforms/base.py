@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -65,8 +65,11 @@ class Platform(ABC):
         flags  gin::Comm's, for a platform on which they do not change any more
         """
 
-    def compile_ahead(self, source: str, entry: str, flags: int) -> None:  # noqa: B027 - some keep nothing
-        """Compiles a kernel for a later `compile` to find in the cache. Any thread. Raises CompileError."""
+    def compile_ahead(  # noqa: B027 - some keep nothing
+        self, kernels: Sequence[tuple[str, str]], flags: int, workers: int, stopped: Callable[[], bool]
+    ) -> None:
+        """Compiles kernels (source and name) for a later `compile` to find in the cache, `workers` at once, until `stopped`.
+        What does not compile is left for that one to tell."""
 
     @abstractmethod
     def launch(

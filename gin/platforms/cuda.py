@@ -6,7 +6,7 @@ import ctypes
 import os
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from gin import _core
 from gin.collective import Exchange
 from gin.config import Config
 from gin.errors import ArgumentError, ConfigError, Error, KernelError, TimeoutError, UnsupportedError
+from gin.platforms.ahead import by_processes, by_threads
 from gin.platforms.base import Module, Platform
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
 from gin.platforms.cuda_memory import LEGACY_STREAM, DeviceMemory, Gpu, PinnedMemory, check, driver, library
@@ -103,13 +104,22 @@ class CudaPlatform(Platform):
 
     # -- kernels ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def _compiled_by(self) -> tuple[Config, DeviceCode, str]:
+        assert self.device_code is not None
+        return self._config, self.device_code, self.gpu.arch
+
     @cached_property
     def _compiler(self) -> CudaCompiler:
-        assert self.device_code is not None
-        return CudaCompiler(self._config, self.device_code, self.gpu.arch)
+        return CudaCompiler(*self._compiled_by)
 
-    def compile_ahead(self, source: str, entry: str, flags: int) -> None:
-        self._compiler.compile(source, entry, flags)
+    def compile_ahead(
+        self, kernels: Sequence[tuple[str, str]], flags: int, workers: int, stopped: Callable[[], bool]
+    ) -> None:
+        if self._compiled_by[1].nvcc:
+            by_threads(lambda kernel: self._compiler.compile(*kernel, flags), kernels, workers, stopped)
+        else:
+            by_processes(self._compiled_by, flags, kernels, workers, stopped)
 
     def compile(self, source: str, entry: str, flags: int) -> Module:
         assert not flags & _core.mixed  # the one flag that a window could bring later

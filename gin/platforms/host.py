@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gin import _core
 from gin.backends import lacking_macros
 from gin.config import Config
 from gin.errors import ArgumentError
+from gin.platforms.ahead import by_threads
 from gin.platforms.base import Module, Platform
 from gin.platforms.host_compiler import Compiler
 from gin.platforms.losses import open_losses, record_bytes
@@ -85,8 +86,10 @@ class HostPlatform(Platform):
         module: Module = _core.Module(str(self._compiler.compile(source, entry)))
         return module
 
-    def compile_ahead(self, source: str, entry: str, flags: int) -> None:
-        self._compiler.compile(source, entry)
+    def compile_ahead(
+        self, kernels: Sequence[tuple[str, str]], flags: int, workers: int, stopped: Callable[[], bool]
+    ) -> None:
+        by_threads(lambda kernel: self._compiler.compile(*kernel), kernels, workers, stopped)
 
     def launch(
         self,

@@ -334,18 +334,32 @@ def test_ranks_that_compile_at_once_run_one_compiler_and_later_ones_none(counted
 def test_a_kernel_compiled_ahead_is_not_compiled_again(counted):
     settings, runs = counted
     with gin.init(**settings) as comm:
-        comm.compile_ahead(SMALL, "small")
-        assert runs() == 1
+        comm.compile_ahead([(SMALL, "small"), (SMALL, "absent"), ("not C++", "small")], workers=2)
+        assert runs() == 3
         out = np.zeros(1, np.int32)
         comm.compile(SMALL, "small").launch(out, 5)
         comm.synchronize()
-    assert out[0] == 5 and runs() == 1
+        for broken in ((SMALL, "absent"), ("not C++", "small")):
+            with pytest.raises(gin.CompileError):  # told by its use
+                comm.compile(*broken)
+    assert out[0] == 5 and runs() == 5
+
+
+def test_what_is_to_stop_compiles_no_more_ahead(counted):
+    settings, runs = counted
+    kernels = [(SMALL + f"// {i}", "small") for i in range(4)]
+    with gin.init(**settings) as comm:
+        comm.compile_ahead(kernels, 2, lambda: runs() > 0)
+        assert 1 <= runs() <= 2
+        comm.compile_ahead([])
+        comm.compile_ahead(kernels, 1, lambda: True)
+        assert 1 <= runs() <= 2
 
 
 def test_a_simulated_communicator_compiles_nothing_ahead(counted):
     settings, runs = counted
     with gin.init(**settings, platform="sim") as comm:
-        comm.compile_ahead(SMALL, "small")
+        comm.compile_ahead([(SMALL, "small")])
         assert runs() == 0
         comm.compile(SMALL, "small").launch(np.zeros(1, np.int32), 5)
         comm.synchronize()
@@ -357,9 +371,11 @@ def test_ahead_a_kernel_is_compiled_for_its_communicators_flags(counted, route, 
     asked = []
     with gin.init(**counted[0], route=route) as comm:
         platform, compile_now = type(comm._platform), type(comm._platform).compile
-        monkeypatch.setattr(platform, "compile_ahead", lambda self, *args: asked.append(args))
+        monkeypatch.setattr(
+            platform, "compile_ahead", lambda self, kernels, flags, *_: asked.append((*kernels[0], flags))
+        )
         monkeypatch.setattr(platform, "compile", lambda self, *args: asked.append(args) or compile_now(self, *args))
-        comm.compile_ahead(SMALL, "small")
+        comm.compile_ahead([(SMALL, "small")])
         comm.compile(SMALL, "small")
     assert len(asked) == 2 and asked[0] == asked[1]
 
