@@ -335,8 +335,8 @@ class Comm:
         if self.config.route == "direct" and not all(reachable):
             far = [rank for rank, near in enumerate(reachable) if not near]
             raise UnsupportedError(
-                f"route=direct, but rank {self.rank} cannot load and store the memory of {format_ranks(far)}; "
-                "use route=auto"
+                f"route=direct, but rank {self.rank} cannot load and store the memory of {format_ranks(far)}"
+                f"{self._platform.why_far(far)}; use route=auto"
             )
         everywhere = self._exchange.reduce("routes", lambda: all(reachable), all)
         self._all_direct = everywhere and self.config.route != "native"

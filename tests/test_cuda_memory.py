@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.context = "theirs"
+        self.capture = "global"
         self.calls: list[tuple[str, str, int]] = []
 
     def cuCtxGetCurrent(self) -> tuple[int, str]:  # noqa: N802 - as the driver calls it
@@ -24,8 +26,19 @@ class Driver:
         self.context = context
         return (0,)
 
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: str) -> tuple[int, str]:  # noqa: N802
+        before, self.capture = self.capture, mode
+        return 0, before
+
     def __getattr__(self, name: str) -> Any:
-        return lambda address: self.calls.append((name, self.context, address)) or (0,)
+        def called(address: int) -> tuple[int]:
+            assert self.capture == "relaxed"  # a stream that the thread captures is not disturbed
+            self.calls.append((name, self.context, address))
+            return (0,)
+
+        return called
 
 
 @pytest.fixture
@@ -55,7 +68,7 @@ def test_memory_is_given_back_in_its_own_context_and_the_thread_keeps_the_one_it
     memory = owner(kind, gpu, **fields)
     del memory  # as the garbage collector does, between any two lines of a thread that is about to use another GPU
     assert gpu._cu.calls == [(call, "ours", 64)]
-    assert gpu._cu.context == "theirs"
+    assert gpu._cu.context == "theirs" and gpu._cu.capture == "global"
 
 
 def test_a_peers_memory_is_unmapped_once(gpu):
@@ -71,6 +84,27 @@ def test_nothing_is_given_back_when_python_ends(gpu, monkeypatch):
     memory = owner(DeviceMemory, gpu, address=64)
     del memory
     assert not gpu._cu.calls and gpu._cu.context == "theirs"
+
+
+def test_nothing_is_given_back_while_a_kernel_does_not_end(gpu):
+    gpu.stuck = True  # it would be waited for
+    for kind, fields in ((DeviceMemory, {"address": 64}), (PeerMemory, {"_base": 64}), (PinnedMemory, {"address": 64})):
+        owner(kind, gpu, _registered=False, **fields)
+    assert not gpu._cu.calls and gpu._cu.context == "theirs"
+
+
+def test_pinned_memory_outlives_what_pins_it(gpu):
+    order: list[str] = []
+
+    class Owner:
+        def __del__(self) -> None:
+            order.append("given back")
+
+    gpu._cu.cuMemHostUnregister = lambda address: order.append("unpinned") or (0,)
+    holder = SimpleNamespace(memory=Owner())
+    holder.pinned = owner(PinnedMemory, gpu, address=64, _registered=True, _owner=holder.memory)
+    del holder  # attributes go in the order in which they came
+    assert order == ["unpinned", "given back"]
 
 
 def test_what_was_never_allocated_is_not_given_back(gpu):

@@ -27,8 +27,9 @@ class World:
         self.lost = self.record = None
         gpu = SimpleNamespace(bus_id="0000:17:00.0", ordinal=0, name="GPU", enter=lambda: None)
         gpu.copy_in = lambda address, data: None
+        gpu.require_own = lambda address: None
         gpu.order_copies = lambda address: self.calls.append(("order copies", address))
-        platform: Any = SimpleNamespace(gpu=gpu, device_code=None, losses=None, lost=None, idle=True)
+        platform: Any = SimpleNamespace(gpu=gpu, device_code=None, losses=None, lost=None, idle=True, unshared=set())
         platform.words = lambda: {"record": 8, "failed": 16}
         platform.read_record = lambda: self.record
         self.platform = platform
@@ -36,7 +37,7 @@ class World:
         for name, made in {
             "DeviceMemory": self._memory,
             "PeerMemory": self._mapping(),
-            "PinnedMemory": lambda gpu, nbytes, address=0: SimpleNamespace(address=address, nbytes=nbytes),
+            "PinnedMemory": lambda gpu, nbytes, address=0, owner=None: SimpleNamespace(address=address, owner=owner),
             "export": lambda gpu, address: self.calls.append(("export", address)) or {"rank": 0},
             "require_rdma": lambda gpu: self.calls.append(("require rdma",)),
             "connect": lambda job, fabric: self.calls.append(("connect",)),
@@ -173,6 +174,16 @@ def test_over_copy_engines_all_ranks_are_on_one_host_and_have_peer_access(world)
     job.without_access = {1}
     with pytest.raises(gin.Error, match="peer access"):
         job.backend.open()
+
+
+def test_memory_that_atomics_do_not_reach_is_left_to_the_copy_engines(world):
+    job = world(HERE, HERE, HERE, wire="cuda")
+    job.platform.unshared = {1}
+    job.backend.open()
+    window = job.backend.window("w", 8)
+    for region in (job.backend.control, window):
+        assert region.peers[:, 0].tolist()[1:] == [0, 2 << 40]
+    assert [call[4] for call in job.named("import")[-3:]] == [window.address, 1 << 40, 2 << 40]
 
 
 def test_an_array_is_exported_where_somebody_maps_it(world):

@@ -22,6 +22,14 @@ def test_near_gpus_are_direct_and_native_goes_by_what_there_is():
     assert over["ibrc_proxy"] == "direct, native over wire cuda or verbs"
 
 
+def test_gpus_without_atomics_between_them_are_not_direct():
+    assert links.routes({**NEAR, "atomics": False}, nics=False, plugin=True) == {
+        "nvshmem": "native",
+        "nccl_gin": "native over gin's RMA plugin",
+        "ibrc_proxy": "native over wire cuda",
+    }
+
+
 def test_far_gpus_are_reached_by_nics():
     assert set(links.routes(FAR, nics=True, plugin=False).values()) == {"native over the NIC", "native over wire verbs"}
 

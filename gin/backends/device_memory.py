@@ -39,8 +39,12 @@ class CudaBackend(Backend):
     def make_region(
         self, number: int, address: int, nbytes: int, peers: Any, *, handle: int = 0, keep: list[Any] | None = None
     ) -> Region:
-        """A region whose table of peers kernels can read. `peers`: one (address or 0, bytes) per rank."""
+        """A region whose table of peers kernels can read. `peers`: one (address or 0, bytes) per rank.
+
+        Memory that atomics do not reach is not loaded and stored either: signals are additions.
+        """
         rows = np.array(peers, np.uint64).reshape(self.job.size, 2)
+        rows[sorted(self.platform.unshared), 0] = 0
         table = DeviceMemory(self.platform.gpu, rows.nbytes)
         self.platform.gpu.copy_in(table.address, rows)
         return Region(number, address, nbytes, rows, None, handle, [table, *(keep or [])], table=table.address)
@@ -54,7 +58,10 @@ def array_span(array: Any) -> tuple[int, int]:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None or interface["data"][1] or not _contiguous(interface):
         raise ArgumentError("only a writable C-contiguous array in GPU memory can be registered")
-    return int(interface["data"][0]), math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+    nbytes = math.prod(interface["shape"]) * np.dtype(interface["typestr"]).itemsize
+    if not nbytes:
+        raise ArgumentError("an array of no bytes has no memory that could be registered")
+    return int(interface["data"][0]), nbytes
 
 
 def _contiguous(interface: Any) -> bool:

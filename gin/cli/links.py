@@ -6,10 +6,11 @@ import ctypes
 import itertools
 from typing import Any
 
+from gin.platforms.cuda_peers import NVML_NVLINK, nvml_status
+
 __all__ = ["links", "routes"]
 
 ATTRIBUTES = {"access": 2, "atomics": 3}  # CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, _NATIVE_ATOMIC_SUPPORTED
-NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 
 
 def links() -> list[dict[str, Any]]:
@@ -42,25 +43,14 @@ def _attributes(cuda: Any, first: int, second: int) -> dict[str, bool]:
 def _nvlink(first: int, second: int) -> bool | None:
     """Whether NVLink joins them. CUDA's and NVML's numbers agree unless CUDA_VISIBLE_DEVICES is set: then by bus id."""
     try:
-        cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+        cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    if nvml.nvmlInit_v2():
-        return None
-    try:
-        handles = []
-        for ordinal in (first, second):
-            bus, handle = ctypes.create_string_buffer(32), ctypes.c_void_p()
-            if cuda.cuDeviceGetPCIBusId(bus, len(bus), ordinal) or nvml.nvmlDeviceGetHandleByPciBusId_v2(
-                bus, ctypes.byref(handle)
-            ):
-                return None
-            handles.append(handle)
-        status = ctypes.c_int()
-        failed = nvml.nvmlDeviceGetP2PStatus(*handles, NVLINK, ctypes.byref(status))
-        return None if failed else status.value == 0
-    finally:
-        nvml.nvmlShutdown()
+    one, other = ctypes.create_string_buffer(32), ctypes.create_string_buffer(32)
+    for bus, ordinal in ((one, first), (other, second)):
+        if cuda.cuDeviceGetPCIBusId(bus, len(bus), ordinal):
+            return None
+    return nvml_status(one.value.decode(), other.value.decode(), NVML_NVLINK)
 
 
 def routes(link: dict[str, Any], *, nics: bool, plugin: bool) -> dict[str, str]:
@@ -70,12 +60,12 @@ def routes(link: dict[str, Any], *, nics: bool, plugin: bool) -> dict[str, str]:
     nics    whether this machine has RDMA NICs
     plugin  whether nccl_gin would use gin's RMA plugin for NCCL
     """
-    near = link["access"]
+    near, direct = link["access"], link["access"] and link["atomics"]
     over = " or ".join(["cuda"] * near + ["verbs"] * nics)
     gin = "native over the NIC" if nics else "native over gin's RMA plugin" if plugin else ""
     without = "no load and store between them (peer access), and no RDMA NIC: put both under one PCIe switch or NVLink"
     return {
-        "nvshmem": "direct, native" if near else "native over the NIC" if nics else f"none: {without}",
-        "nccl_gin": ", ".join(filter(None, ["direct" if near else "", gin])) or f"none: {without}",
-        "ibrc_proxy": "direct, " * near + f"native over wire {over}" if over else f"none: {without}",
+        "nvshmem": "direct, " * direct + "native" if near else "native over the NIC" if nics else f"none: {without}",
+        "nccl_gin": ", ".join(filter(None, ["direct" if direct else "", gin])) or f"none: {without}",
+        "ibrc_proxy": "direct, " * direct + f"native over wire {over}" if over else f"none: {without}",
     }

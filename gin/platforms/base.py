@@ -58,6 +58,11 @@ class Platform(ABC):
     def arrays_settled(self) -> None:  # noqa: B027 - most have none
         """Waits for what array libraries were asked to do with windows."""
 
+    def why_far(self, ranks: Sequence[int]) -> str:
+        """Why ranks are not loaded and stored, to be added to a message; empty where there is nothing to say."""
+        del ranks
+        return ""
+
     @abstractmethod
     def compile(self, source: str, entry: str, flags: int) -> Module:
         """A kernel from its CUDA C++, compiled now or before. Raises CompileError.

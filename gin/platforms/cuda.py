@@ -18,9 +18,11 @@ from gin.errors import ArgumentError, ConfigError, Error, KernelError, TimeoutEr
 from gin.platforms.ahead import by_processes, by_threads
 from gin.platforms.base import Module, Platform
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
-from gin.platforms.cuda_memory import LEGACY_STREAM, DeviceMemory, Gpu, PinnedMemory, check, driver, library
+from gin.platforms.cuda_memory import LEGACY_STREAM, DeviceMemory, Gpu, PinnedMemory, check, driver, gpu_of, library
+from gin.platforms.cuda_peers import without_atomics
 from gin.platforms.losses import open_losses, record_bytes
 from gin.ranks import Ranks
+from gin.values import format_ranks
 
 __all__ = ["CudaPlatform"]
 
@@ -51,7 +53,9 @@ class CudaPlatform(Platform):
 
     def __init__(self, config: Config, ranks: Ranks, exchange: Exchange) -> None:
         library("cuda.core")
-        self.gpu = _choose_gpu(config, ranks, exchange)
+        rows, self.gpu = _choose_gpu(config, ranks, exchange)
+        self._sharers = sum(row["uuid"] == self.gpu.uuid for row in rows)
+        self.unshared = without_atomics(self.gpu, rows)
         self.device_code: DeviceCode | None = None
         self.loaded: Callable[[Any], None] = lambda _: None
         self.unloading: Callable[[Any], None] = lambda _: None
@@ -63,6 +67,7 @@ class CudaPlatform(Platform):
         self._launched = ""  # the kernel launched last
         self._lost: KernelError | None = None
         self._closed = False
+        self._over = False  # closed, and nothing is under way
         self._record = PinnedMemory(self.gpu, record_bytes(config, ranks.size))
         self.losses = open_losses(config, ranks.size, self._record.address)
         sizes = {
@@ -82,6 +87,10 @@ class CudaPlatform(Platform):
     def words(self) -> Mapping[str, int]:
         addresses = {name: self._words.address + offset for name, offset in self._offsets.items()}
         return {**addresses, "record": self._record.address}
+
+    def why_far(self, ranks: Sequence[int]) -> str:
+        known = self.unshared.intersection(ranks)
+        return f" (atomics do not reach the GPUs of {format_ranks(sorted(known))})" if known else ""
 
     def read_record(self) -> dict[str, Any] | None:
         record: dict[str, Any] | None = _core.read_record(self._record.address)
@@ -190,13 +199,14 @@ class CudaPlatform(Platform):
         each = check(
             cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(module.function, threads, shared), f"launching {name}"
         )
-        most = int(each) * self.gpu.multiprocessors
+        most = int(each) * self.gpu.multiprocessors // self._sharers
         communicates = any(kind == "comm" for kind, _, _ in module.params)
         if communicates and blocks > most:
             raise ArgumentError(
                 f"kernel {name}: a grid of {blocks} blocks of {threads} threads cannot be on this GPU at once, which holds "
-                f"{most} ({each} on each of {self.gpu.multiprocessors} multiprocessors); blocks that wait for others would "
-                "never end. Launch fewer blocks and loop"
+                f"{most} ({each} on each of {self.gpu.multiprocessors} multiprocessors"
+                + f", shared by {self._sharers} ranks" * (self._sharers > 1)
+                + "); blocks that wait for others would never end. Launch fewer blocks and loop"
             )
         return communicates
 
@@ -204,7 +214,9 @@ class CudaPlatform(Platform):
         cu = driver()
         if int(check(cu.cuStreamIsCapturing(stream), "asking whether a stream is captured")) != 0:
             return  # the graph's launches are the caller's to wait for
-        event = self._ends.setdefault(int(stream), self._event())
+        event = self._ends.get(int(stream))
+        if event is None:
+            event = self._ends[int(stream)] = self._event()
         check(cu.cuEventRecord(event, stream), "marking the end of a launch")
 
     def _event(self) -> Any:
@@ -247,7 +259,7 @@ class CudaPlatform(Platform):
     def idle(self) -> bool:
         """Whether no launch is under way, and the GPU's context is whole."""
         try:
-            return self._ended()
+            return self._over or self._ended()
         except Error:  # a lost GPU may not even be entered
             return False
 
@@ -262,12 +274,26 @@ class CudaPlatform(Platform):
             self.synchronize(timeout)
         except TimeoutError:
             self.gpu.set_word(self.words()["failed"], 1)
-            self.synchronize(AFTER_FAILURE_SECONDS)
+            try:
+                self.synchronize(AFTER_FAILURE_SECONDS)
+            except TimeoutError:
+                self.gpu.stuck = True
+                raise
             raise
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """What launches needed, none of which is under way."""
+        cu = driver()
         for module in self._modules:
             self.unloading(module.library)
-            driver().cuLibraryUnload(module.library)
+            cu.cuLibraryUnload(module.library)
         self._modules.clear()
+        for event in (self._arrays_done, *self._ends.values()):
+            cu.cuEventDestroy(event)
+        self._ends.clear()
+        cu.cuStreamDestroy(self._stream)
+        self._over = True
 
 
 def _params(table: bytes) -> list[tuple[str, int, int]]:
@@ -291,8 +317,9 @@ def _stream_handle(stream: Any) -> int:
         raise ArgumentError(f"stream={stream!r} is not a stream of cuda.core, CuPy or PyTorch, nor a handle") from None
 
 
-def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
-    """This rank's GPU: the one of its number on its host unless the setting `device` says otherwise. Collective."""
+def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> tuple[list[dict[str, Any]], Gpu]:
+    """What each rank's GPU is, and this rank's: that of its number on its host unless the setting `device` says otherwise.
+    Collective."""
     gpu: Gpu | None = None
 
     def choose() -> dict[str, Any]:
@@ -312,8 +339,8 @@ def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
         ordinal = ranks.local_rank % count if config.device is None else config.device
         if ordinal >= count:
             raise ConfigError(f"device={ordinal} (from {config.origin('device')}), but this process sees {count} GPUs")
-        gpu = Gpu(ordinal)
-        return {"uuid": gpu.uuid, "bus": gpu.bus_id, "ordinal": ordinal, "count": count}
+        gpu = gpu_of(ordinal)
+        return {"uuid": gpu.uuid, "bus": gpu.bus_id, "host": _core.host_id(), "ordinal": ordinal, "count": count}
 
     found = exchange.gather("GPUs", choose)
     assert gpu is not None
@@ -326,4 +353,4 @@ def _choose_gpu(config: Config, ranks: Ranks, exchange: Exchange) -> Gpu:
                 "one rank per GPU, set GIN_DEVICE, or allow it with share_gpu (GIN_SHARE_GPU=1): kernels of two processes "
                 "take turns then, milliseconds each, unless NVIDIA's MPS runs"
             )
-    return gpu
+    return found, gpu

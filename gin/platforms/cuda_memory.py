@@ -7,11 +7,23 @@ import ctypes
 import importlib
 import sys
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from gin.errors import ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
+from gin.errors import ArgumentError, ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
 
-__all__ = ["EXTRA", "DeviceMemory", "Gpu", "PeerMemory", "PinnedMemory", "check", "driver", "library", "require_rdma"]
+__all__ = [
+    "EXTRA",
+    "DeviceMemory",
+    "Gpu",
+    "PeerMemory",
+    "PinnedMemory",
+    "check",
+    "driver",
+    "gpu_of",
+    "library",
+    "require_rdma",
+]
 
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
@@ -64,8 +76,16 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+@cache
+def gpu_of(ordinal: int) -> Gpu:
+    """The device of that number; one for all communicators of the process, as its context is."""
+    return Gpu(ordinal)
+
+
 class Gpu:
     """One device and its primary context, with a stream for copies that waits for no kernel."""
+
+    stuck = False  # a kernel does not end: what frees memory would wait for it
 
     def __init__(self, ordinal: int) -> None:
         cu = driver()
@@ -95,20 +115,25 @@ class Gpu:
 
     @contextlib.contextmanager
     def finalising(self) -> Iterator[Any]:
-        """The driver, with this GPU the thread's meanwhile; None when Python ends: the process's end gives everything back.
+        """The driver, with this GPU the thread's meanwhile; None when Python ends or a kernel does not: the process's end
+        gives everything back.
 
-        Finalisers run between any two lines of a thread that may be about to use another GPU, whose context it keeps.
+        Finalisers run between any two lines of a thread that may be about to use another GPU, whose context it keeps, or to
+        capture a stream, which they do not disturb.
         """
-        if sys.is_finalizing():
+        if self.stuck or sys.is_finalizing():
             yield None
             return
-        code, before = self._cu.cuCtxGetCurrent()
-        self._cu.cuCtxSetCurrent(self.context)
+        cu = self._cu
+        code, before = cu.cuCtxGetCurrent()
+        cu.cuCtxSetCurrent(self.context)
+        _, mode = cu.cuThreadExchangeStreamCaptureMode(cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
         try:
-            yield self._cu
+            yield cu
         finally:
+            cu.cuThreadExchangeStreamCaptureMode(mode)
             if int(code) == 0:
-                self._cu.cuCtxSetCurrent(before)
+                cu.cuCtxSetCurrent(before)
 
     def stream(self, priority: int = 0) -> Any:
         """A new stream that waits for no other."""
@@ -148,6 +173,15 @@ class Gpu:
             self.enter()
             check(driver().cuMemsetD8Async(address, byte, nbytes, self.copies), f"setting {nbytes} bytes of the GPU")
             self.wait_copies()
+
+    def require_own(self, address: int) -> None:
+        """Raises ArgumentError where an address is of another GPU's memory, or of none."""
+        cu = driver()
+        self.enter()
+        code, found = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+        if int(code) != 0 or int(found) != self.ordinal:
+            whose = f"of GPU {int(found)}" if int(code) == 0 else "not a GPU's"
+            raise ArgumentError(f"the memory at {address:#x} is {whose}; this rank's is GPU {self.ordinal}")
 
     def order_copies(self, address: int) -> None:
         """Synchronous copies to and from an allocation end before the call does, as a NIC reads and writes it too."""
@@ -252,13 +286,15 @@ class PeerMemory:
 class PinnedMemory:
     """Host memory that the GPU loads and stores at the same address: new and zeroed, or some that exists."""
 
-    def __init__(self, gpu: Gpu, nbytes: int, address: int = 0) -> None:
+    def __init__(self, gpu: Gpu, nbytes: int, address: int = 0, owner: Any = None) -> None:
         """
-        address  of memory that exists, on a page's start; it has to live as long
+        address  of memory that exists, on a page's start
+        owner    what that memory is given back with, kept as long
         """
         cu = driver()
         gpu.enter()
         self._gpu = gpu
+        self._owner = owner
         self._registered = address != 0
         if address:
             check(cu.cuMemHostRegister(address, nbytes, PIN_PORTABLE_MAPPED), f"pinning {nbytes} bytes of host memory")

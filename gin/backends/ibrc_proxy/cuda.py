@@ -105,6 +105,7 @@ class Backend(CudaBackend):
 
         def offer() -> tuple[Place, dict[str, Any]]:
             address, nbytes = array_span(array)
+            self.platform.gpu.require_own(address)
             mapped = self.job.local_size > 1 or not self._rdma
             return Place(address, nbytes), export(self.platform.gpu, address) if mapped else {}
 
@@ -225,7 +226,7 @@ class Backend(CudaBackend):
                 mapped = self._signals if peer == self.job.rank else _core.Segment.open(other["segment"])
                 self._segments.append(mapped)
                 self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), mapped.address)
-            self._pinned_signals = PinnedMemory(self.platform.gpu, nbytes, self._signals.address)
+            self._pinned_signals = PinnedMemory(self.platform.gpu, nbytes, self._signals.address, self._signals)
 
         self.job.exchange.agree("signals: map", reach)
         self._signals.seal()
@@ -254,7 +255,7 @@ class Backend(CudaBackend):
             **proxy_arguments(self.platform.losses),
         )
         address, nbytes = self._proxy.memory
-        self._pinned_rings = PinnedMemory(gpu, nbytes, address)
+        self._pinned_rings = PinnedMemory(gpu, nbytes, address, self._proxy)
         rings = self._proxy.rings
         self._state = DeviceMemory(gpu, len(rings))
         gpu.copy_in(self._state.address, rings)

@@ -18,6 +18,7 @@ from gin.config import Config
 from gin.errors import ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
 from gin.platforms.cuda_memory import EXTRA, DeviceMemory, library
+from gin.values import format_ranks
 
 NO_REGISTER = "on GPUs, where NCCL's windows are over memory of its own allocator"
 GRANULE = 4096  # bytes; what NCCL aligns windows to
@@ -76,7 +77,8 @@ class Backend(CudaBackend):
         if comm is None or self.platform.lost:
             return
         try:
-            within(timeout, "nccl end", comm.abort if self.failed else comm.destroy, self.platform.gpu.enter)
+            orderly = not self.failed and self.platform.idle and self.platform.read_record() is None
+            within(timeout, "nccl end", comm.destroy if orderly else comm.abort, self.platform.gpu.enter)
         except TimeoutError:
             return
 
@@ -110,6 +112,11 @@ class Backend(CudaBackend):
             raise UnsupportedError(
                 "nccl_gin cannot take route=native here: NCCL finds no transport for GIN (no RDMA NIC with GPUDirect, "
                 f"and {self._plugin_state()}); use route=direct, or another backend; NCCL_DEBUG=INFO shows what NCCL tried"
+            )
+        if not self._gin and self.platform.unshared:
+            raise UnsupportedError(
+                "nccl_gin reaches not every rank here: NCCL finds no transport for GIN, and atomics do not reach the GPUs "
+                f"of {format_ranks(sorted(self.platform.unshared))}, which are joined by PCIe"
             )
         if not self._gin and self._comm.properties.n_lsa_teams != 1:
             raise UnsupportedError(

@@ -144,10 +144,16 @@ class Backend(CudaBackend):
         return DeviceCode(self.name, (include,), macros, (device,), version=f"nvshmem {loaded}")
 
     def _cut(self, number: int, offset: int, sizes: list[int]) -> Region:
-        """The part of the heap from `offset` as a region."""
+        """The part of the heap from `offset` as a region. Collective."""
         self._places[number] = offset
         peers = [(heap + offset if heap else 0, size) for heap, size in zip(self._heaps, sizes, strict=True)]
-        return self.make_region(number, self._base + offset, sizes[self.job.rank], peers)
+        made: list[Region] = []
+
+        def make() -> None:
+            made.append(self.make_region(number, self._base + offset, sizes[self.job.rank], peers))
+
+        self.job.exchange.agree(f"region {number}: table", make)
+        return made[0]
 
 
 def _header_version(include: Path) -> str:

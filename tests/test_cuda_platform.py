@@ -1,0 +1,132 @@
+"""The cuda platform's own accounts, on a driver that only notes what it is asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import gin
+from gin.backends.device_memory import array_span
+from gin.platforms import cuda, cuda_memory, cuda_peers
+from gin.platforms.cuda import CudaModule, CudaPlatform
+from gin.platforms.cuda_memory import Gpu
+
+HERE = {"host": "here", "uuid": "mine", "bus": "0000:01:00.0"}
+
+
+class Driver:
+    """Answers success and a number of its own; `running` streams and events have not ended."""
+
+    def __init__(self) -> None:
+        self.made, self.gone, self.running = 0, list[int](), set[int]()
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] != "cu":
+            return SimpleNamespace(**{name: 0}) if name != "CUfunction_attribute" else SimpleNamespace()
+        return lambda *_: (0, 0)
+
+    def cuEventCreate(self, flags: int) -> tuple[int, int]:  # noqa: N802
+        self.made += 1
+        return 0, self.made
+
+    def cuEventDestroy(self, event: int) -> tuple[int]:  # noqa: N802
+        self.gone.append(event)
+        return (0,)
+
+    def cuStreamDestroy(self, stream: int) -> tuple[int]:  # noqa: N802
+        self.gone.append(stream)
+        return (0,)
+
+    def cuStreamQuery(self, stream: int) -> tuple[int]:  # noqa: N802
+        return (600 if stream in self.running else 0,)
+
+    cuEventQuery = cuStreamQuery  # noqa: N815
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, *_: Any) -> tuple[int, int]:  # noqa: N802
+        return 0, 2
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Any:
+    driver = Driver()
+    for module in (cuda, cuda_memory):
+        monkeypatch.setattr(module, "driver", lambda: driver)
+    gpu: Any = Gpu.__new__(Gpu)
+    gpu.multiprocessors, gpu.context, gpu.set_word = 10, None, lambda *_: None
+    made: Any = CudaPlatform.__new__(CudaPlatform)
+    vars(made).update(
+        gpu=gpu, driver=driver, _ends={}, _stream=100, _arrays_done=101, _modules=[], _closed=False, _over=False
+    )
+    vars(made).update(_lost=None, _launched="k", _sharers=1)
+    made.words = lambda: {"failed": 0}
+    return made
+
+
+def test_a_stream_has_one_event_however_often_it_is_launched_on(platform):
+    for stream in (7, 8, 7, 7, 8):
+        platform._mark_end(stream)
+    assert platform.driver.made == 2
+
+
+def test_what_launches_needed_is_given_back_at_the_end(platform):
+    platform._mark_end(7)
+    platform.close(1.0)
+    platform.close(1.0)
+    assert sorted(platform.driver.gone) == [1, 100, 101] and platform.idle and not platform.gpu.stuck
+
+
+def test_a_kernel_that_does_not_end_keeps_what_freeing_would_wait_for(platform, monkeypatch):
+    monkeypatch.setattr(cuda, "AFTER_FAILURE_SECONDS", 0.01)
+    platform.driver.running.add(100)
+    with pytest.raises(gin.TimeoutError, match="still running"):
+        platform.close(0.01)
+    assert platform.gpu.stuck and not platform.idle and platform.driver.gone == []
+
+
+def test_ranks_that_share_a_gpu_share_its_multiprocessors(platform):
+    module = CudaModule([("comm", 8, 8)], None, None, 1024)
+    assert platform._check_shape(module, "k", (20, 1, 1), (32, 1, 1), 0)
+    platform._sharers = 3
+    assert platform._check_shape(module, "k", (6, 1, 1), (32, 1, 1), 0)
+    with pytest.raises(gin.ArgumentError, match=r"7 blocks .*holds 6 .*shared by 3 ranks"):
+        platform._check_shape(module, "k", (7, 1, 1), (32, 1, 1), 0)
+    alone = CudaModule([("unsigned", 8, 8)], None, None, 1024)
+    assert not platform._check_shape(alone, "k", (7, 1, 1), (32, 1, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("visible", "answer", "far"), [(True, 0, {1}), (True, 1, set()), (False, 0, {1}), (False, 1, set())]
+)
+def test_gpus_that_atomics_do_not_reach(monkeypatch, visible, answer, far):
+    driver = SimpleNamespace(CUdevice_P2PAttribute=SimpleNamespace(CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED=3))
+    driver.cuDeviceGetByPCIBusId = lambda bus: (0, 5) if visible else (101, None)
+    driver.cuDeviceGetP2PAttribute = lambda which, one, other: (0, answer)
+    monkeypatch.setattr(cuda_peers, "driver", lambda: driver)
+    monkeypatch.setattr(cuda_peers, "nvml_status", lambda one, other, index: bool(answer))
+    gpu: Any = SimpleNamespace(uuid="mine", handle=4, bus_id=HERE["bus"])
+    rows = [HERE, {**HERE, "uuid": "near", "bus": "0000:02:00.0"}, HERE, {**HERE, "host": "there", "uuid": "far"}]
+    assert cuda_peers.without_atomics(gpu, rows) == far
+    monkeypatch.setattr(cuda_peers, "nvml_status", lambda *_: None)
+    if not visible:
+        assert cuda_peers.without_atomics(gpu, rows) == set()  # nobody can tell
+
+
+def test_memory_of_another_gpu_is_not_this_ranks(platform):
+    driver = platform.driver
+    driver.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
+    platform.gpu.ordinal = 1
+    driver.cuPointerGetAttribute = lambda which, address: (0, address // 4096)
+    platform.gpu.require_own(4096)
+    with pytest.raises(gin.ArgumentError, match="of GPU 2; this rank's is GPU 1"):
+        platform.gpu.require_own(8192)
+    driver.cuPointerGetAttribute = lambda which, address: (1, None)
+    with pytest.raises(gin.ArgumentError, match="not a GPU's"):
+        platform.gpu.require_own(4096)
+
+
+def test_an_array_of_no_bytes_is_refused_by_name():
+    array = SimpleNamespace(__cuda_array_interface__={"data": (0, False), "shape": (0, 4), "typestr": "<f4"})
+    with pytest.raises(gin.ArgumentError, match="no bytes"):
+        array_span(array)
