@@ -7,6 +7,7 @@ import operator
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,7 @@ class Comm:
     def compile(self, source: str | os.PathLike[str], name: str) -> Kernel:
         """Compiles a kernel for this communicator's backend, or finds it compiled. Not collective.
 
-        source  CUDA C++, or the path of a file of it
+        source  CUDA C++, or the path of a file of it, beside which its own headers may lie
         name    the __global__ function, with its template arguments if it has any
 
         Raises CompileError with the compiler's message, whose lines are the source's own.
@@ -223,13 +224,15 @@ class Comm:
         if not isinstance(source, (str, os.PathLike)) or not isinstance(name, str):
             what = f"compile({source!r:.60}, {name!r:.60})"
             raise ArgumentError(f"{what}: pass a kernel's source, or its file's path, and its name")
+        beside = None
         if not isinstance(source, str):
+            path = Path(source)
             try:
-                with open(source, encoding="utf-8") as file:
-                    source = file.read()
+                source = path.read_text(encoding="utf-8")
             except UnicodeDecodeError as error:
-                raise ArgumentError(f"{source}: a kernel's source is UTF-8 text: {error}") from None
-        return Kernel(self, self._platform.compile(source, name, self._flags()), name)
+                raise ArgumentError(f"{path}: a kernel's source is UTF-8 text: {error}") from None
+            beside = path.resolve().parent
+        return Kernel(self, self._platform.compile(source, name, self._flags(), beside), name)
 
     def compile_ahead(
         self,

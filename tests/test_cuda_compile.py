@@ -172,6 +172,26 @@ def test_what_a_nic_reads_is_released_otherwise_than_for_the_gpus_own_engines(tm
     assert images[0] != images[1]
 
 
+INCLUDING = '#include <gin/gin.cuh>\n#include "mine.h"\nextern "C" __global__ void k(int* out) { *out = MINE; }'
+
+
+@pytest.mark.parametrize("why", ["", "the test says so"], ids=["nvrtc", "nvcc"])
+def test_a_kernel_is_compiled_again_when_what_it_is_made_of_changes(tmp_path, monkeypatch, why):
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed")
+    if why and not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()):
+        pytest.skip("nvcc is not installed")
+    config = Config.from_sources(cache_dir=tmp_path / "cache", check=False)
+    compiler = CudaCompiler(config, DeviceCode("ibrc_proxy", nvcc=why), "sm_90")
+    for number, made in ((1, 1), (1, 1), (2, 2)):
+        (tmp_path / "mine.h").write_text(f"#define MINE {number}\n")
+        compiler.compile(INCLUDING, "k", beside=tmp_path)
+        assert compiler.runs == made
+    if why:
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DOTHER=1")
+        compiler.compile(INCLUDING, "k", beside=tmp_path)
+        assert compiler.runs == 3
+
+
 def test_ahead_of_their_use_kernels_are_compiled_by_processes_that_end(tmp_path, monkeypatch):
     pytest.importorskip("cuda.core", reason="cuda-core is not installed")
     started, make = [], ahead._worker

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gin.platforms.losses import Losses
 
 __all__ = ["Module", "Platform"]
@@ -64,10 +66,11 @@ class Platform(ABC):
         return ""
 
     @abstractmethod
-    def compile(self, source: str, entry: str, flags: int) -> Module:
+    def compile(self, source: str, entry: str, flags: int, beside: Path | None = None) -> Module:
         """A kernel from its CUDA C++, compiled now or before. Raises CompileError.
 
-        flags  gin::Comm's, for a platform on which they do not change any more
+        flags   gin::Comm's, for a platform on which they do not change any more
+        beside  the folder of the source's file, where it is of one: its headers are found there
         """
 
     def compile_ahead(  # noqa: B027 - some keep nothing

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from gin import _core
@@ -130,9 +131,9 @@ class CudaPlatform(Platform):
         else:
             by_processes(self._compiled_by, flags, kernels, workers, stopped)
 
-    def compile(self, source: str, entry: str, flags: int) -> Module:
+    def compile(self, source: str, entry: str, flags: int, beside: Path | None = None) -> Module:
         assert not flags & _core.mixed  # the one flag that a window could bring later
-        image, symbol = self._compiler.compile(source, entry, flags)
+        image, symbol = self._compiler.compile(source, entry, flags, beside)
         cu = driver()
         self.gpu.enter()
         what = f"loading kernel {entry}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from gin.config import Config
 from gin.errors import CompileError, ConfigError
 from gin.platforms.cache import Cache, folder_digest
 from gin.platforms.host_compiler import include_folders
+from gin.platforms.includes import includes_digest
 
 __all__ = ["KINDS", "CudaCompiler", "DeviceCode"]
 
@@ -61,27 +63,34 @@ class CudaCompiler:
         self._cache = Cache(config.cache_dir / "cuda", ".cubin", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
-    def compile(self, source: str, entry: str, flags: int | None = None) -> tuple[bytes, str]:
+    def compile(
+        self, source: str, entry: str, flags: int | None = None, beside: Path | None = None
+    ) -> tuple[bytes, str]:
         """A kernel's machine code, and the kernel's name in it. Raises CompileError.
 
-        flags  gin::Comm's: the code is for communicators that have these, and the ways that they never take are left out;
-               None: for any communicator of the backend
+        flags   gin::Comm's: the code is for communicators that have these, and the ways that they never take are left out;
+                None: for any communicator of the backend
+        beside  the folder of the source's file, where it is of one
         """
         unit = _prepare(source, entry, flags)
-        path = self._cache.obtain(self._key(unit), lambda scratch: self._make(unit, entry, scratch))
+        theirs = [beside] if beside else []
+        key = self._key(unit, theirs)
+        path = self._cache.obtain(key, lambda scratch: self._make(unit, entry, scratch, theirs))
         header, _, image = path.read_bytes().partition(b"\n")
         return image, json.loads(header)["symbol"]
 
-    def _key(self, unit: str) -> str:
-        tool = find_nvcc(self._config.nvcc) if self._code.nvcc else _nvrtc_version()
+    def _key(self, unit: str, theirs: list[Path]) -> str:
+        tool = _nvcc_identity(self._config.nvcc) if self._code.nvcc else _nvrtc_identity()
         folders = (*_own_folders(), folder(self._code.backend))
-        parts = [_core.__version__, self._arch, tool, self._includes(), self._macros(), self._code.version]
-        text = json.dumps([*map(str, parts), _headers_digest(folders), unit])
+        libraries = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self._code.libraries]
+        parts = [_core.__version__, self._arch, tool, self._includes(), self._macros(), self._code.version, libraries]
+        included = includes_digest(unit, [Path.cwd(), *theirs])
+        text = json.dumps([*map(str, parts), _headers_digest(folders), list(map(str, theirs)), included, unit])
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def _make(self, unit: str, entry: str, scratch: Path) -> Path:
+    def _make(self, unit: str, entry: str, scratch: Path, theirs: list[Path]) -> Path:
         self.runs += 1
-        image, symbol = (self._nvcc if self._code.nvcc else self._nvrtc)(unit, entry, scratch)
+        image, symbol = (self._nvcc if self._code.nvcc else self._nvrtc)(unit, entry, scratch, theirs)
         made = scratch / "kernel.cubin"
         made.write_bytes(json.dumps({"symbol": symbol}).encode() + b"\n" + image)
         return made
@@ -94,10 +103,11 @@ class CudaCompiler:
 
     # -- NVRTC ------------------------------------------------------------------------------------------------------------
 
-    def _nvrtc(self, unit: str, entry: str, _scratch: Path) -> tuple[bytes, str]:
+    def _nvrtc(self, unit: str, entry: str, _scratch: Path, theirs: list[Path]) -> tuple[bytes, str]:
         from cuda.core import Program, ProgramOptions
 
         includes = [*self._includes(), *map(str, _toolkit_folders()), str(_own_folders()[0] / "nvrtc")]
+        includes += map(str, theirs)
         options = ProgramOptions(
             name="kernel.cu",
             std="c++17",
@@ -132,13 +142,13 @@ class CudaCompiler:
 
     # -- nvcc -------------------------------------------------------------------------------------------------------------
 
-    def _nvcc(self, unit: str, entry: str, scratch: Path) -> tuple[bytes, str]:
+    def _nvcc(self, unit: str, entry: str, scratch: Path, theirs: list[Path]) -> tuple[bytes, str]:
         source, made = scratch / "unit.cu", scratch / "unit.cubin"
         source.write_text(unit, encoding="utf-8")
         path, _ = find_nvcc(self._config.nvcc, self._code.nvcc)
         words = [path, "-std=c++17", f"-arch={self._arch}", "-O3", "-w", "-cubin"]
         words += ["-rdc=true"] * bool(self._code.libraries)
-        words += [f"-D{macro}" for macro in self._macros()] + [f"-I{place}" for place in self._includes()]
+        words += [f"-D{macro}" for macro in self._macros()] + [f"-I{place}" for place in (*self._includes(), *theirs)]
         try:
             done = subprocess.run(
                 [*words, str(source), "-o", str(made)],
@@ -209,11 +219,24 @@ def find_nvcc(wanted: str | None, why: str = "") -> tuple[str, str]:
     return path, lines[-1] if lines else ""
 
 
+def _nvcc_identity(wanted: str | None) -> tuple[Any, ...]:
+    """nvcc, and the flags that it takes from the environment."""
+    return *find_nvcc(wanted), *(os.environ.get(f"NVCC_{when}_FLAGS", "") for when in ("PREPEND", "APPEND"))
+
+
 @cache
-def _nvrtc_version() -> tuple[Any, ...]:
+def _nvrtc_identity() -> tuple[Any, ...]:
+    """NVRTC's version, and those of the headers that it is given."""
     from cuda.bindings import nvrtc
 
-    return tuple(int(part) for part in nvrtc.nvrtcVersion()[1:])
+    headers = [
+        path
+        for place in _toolkit_folders()
+        for name in ("cuda/std/__cccl/version.h", "cuda_runtime_api.h")
+        if (path := place / name).is_file()
+    ]
+    versions = [(str(path), hashlib.sha256(path.read_bytes()).hexdigest()) for path in headers]
+    return *(int(part) for part in nvrtc.nvrtcVersion()[1:]), *versions
 
 
 @cache

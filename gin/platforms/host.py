@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,8 +83,8 @@ class HostPlatform(Platform):
         if view.nbytes:
             ctypes.memmove(address, (ctypes.c_char * view.nbytes).from_buffer_copy(view), view.nbytes)
 
-    def compile(self, source: str, entry: str, flags: int) -> Module:
-        module: Module = _core.Module(str(self._compiler.compile(source, entry)))
+    def compile(self, source: str, entry: str, flags: int, beside: Path | None = None) -> Module:
+        module: Module = _core.Module(str(self._compiler.compile(source, entry, beside)))
         return module
 
     def compile_ahead(

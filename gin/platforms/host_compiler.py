@@ -18,6 +18,7 @@ from gin.config import Config
 from gin.errors import CompileError, ConfigError
 from gin.platforms.cache import Cache, folder_digest
 from gin.platforms.host_source import SOURCE_NAME, compiler_flags, prepare
+from gin.platforms.includes import folders_of_flags, includes_digest
 
 __all__ = ["Compiler", "find_compiler", "include_folders"]
 
@@ -68,7 +69,7 @@ class Compiler:
         self._cache = Cache(config.cache_dir / "host", ".so", COMPILE_SECONDS)
         self.runs = 0  # compiler runs by this object
 
-    def command(self, source: Path, target: Path, entry: str = "") -> list[str]:
+    def command(self, source: Path, target: Path, entry: str = "", beside: Path | None = None) -> list[str]:
         """The compiler's command line."""
         path, version = find_compiler(self._config.cxx)
         words = [
@@ -82,28 +83,34 @@ class Compiler:
         words += [f"-I{place}" for place in include_folders()]
         if entry.isidentifier():
             words.append(f"-fno-builtin-{entry}")  # an extern "C" kernel may be called puts
+        words += ["-iquote", str(beside)] if beside else []
         return [*words, *self._flags, *self._config.cxxflags, str(source), "-o", str(target)]
 
-    def compile(self, source: str, entry: str) -> Path:
-        """The shared object of a kernel: from the cache, or compiled now. Raises CompileError."""
-        unit = prepare(source, entry)
-        return self._cache.obtain(self._key(unit), lambda scratch: self._run(source, unit, entry, scratch))
+    def compile(self, source: str, entry: str, beside: Path | None = None) -> Path:
+        """The shared object of a kernel: from the cache, or compiled now. Raises CompileError.
 
-    def _key(self, unit: str) -> str:
+        beside  the folder of the source's file, where it is of one
+        """
+        unit = prepare(source, entry)
+        key = self._key(unit, beside)
+        return self._cache.obtain(key, lambda scratch: self._run(source, unit, entry, scratch, beside))
+
+    def _key(self, unit: str, beside: Path | None) -> str:
         path, version = find_compiler(self._config.cxx)
         folders = (*include_folders(), folder(self._backend))
-        command = self.command(Path("kernel"), Path("kernel"))
-        text = json.dumps([_core.__version__, version, os.path.realpath(path), command, _headers_digest(folders), unit])
-        return hashlib.sha256(text.encode()).hexdigest()
+        command = self.command(Path("kernel"), Path("kernel"), beside=beside)
+        theirs = includes_digest(unit, [*([beside] if beside else []), *folders_of_flags(self._config.cxxflags)])
+        parts = [_core.__version__, version, os.path.realpath(path), command, _headers_digest(folders), theirs, unit]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def _run(self, text: str, unit: str, entry: str, scratch: Path) -> Path:
+    def _run(self, text: str, unit: str, entry: str, scratch: Path, beside: Path | None) -> Path:
         self.runs += 1
         source, made = scratch / "unit.cu", scratch / "kernel.so"
         source.write_text(unit, encoding="utf-8")
         (scratch / SOURCE_NAME).write_text(text, encoding="utf-8")  # which the compiler's messages quote
         try:
             done = subprocess.run(
-                self.command(source, made, entry),
+                self.command(source, made, entry, beside),
                 capture_output=True,
                 text=True,
                 errors="replace",

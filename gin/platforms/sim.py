@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,8 @@ class SimPlatform(HostPlatform):
 
     # -- Platform --------------------------------------------------------------------------------------------------
 
-    def compile(self, source: str, entry: str, flags: int) -> Module:
-        module: Module = self._modules.module(source, entry, self._place.rank)
+    def compile(self, source: str, entry: str, flags: int, beside: Path | None = None) -> Module:
+        module: Module = self._modules.module(source, entry, self._place.rank, beside)
         return module
 
     def compile_ahead(self, *_: Any) -> None:

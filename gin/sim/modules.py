@@ -41,12 +41,12 @@ class Modules:
             found = job.modules[key] = cls(config)
         return found
 
-    def module(self, source: str, entry: str, rank: int) -> Any:
+    def module(self, source: str, entry: str, rank: int, beside: Path | None = None) -> Any:
         """A kernel as one rank runs it: `__device__` variables are each rank's own, and fresh in each job."""
-        key = (*self._settings, source, entry)
+        key = (*self._settings, source, entry, beside)
         path = self._paths.get(key)
         if path is None:
-            path = self._paths[key] = self._compiler.compile(source, entry)
+            path = self._paths[key] = self._compiler.compile(source, entry, beside)
         if path not in self._shared:
             self._shared[path] = None if writable_variables(path) else _core.Module(str(path))
         return self._shared[path] or self._copy(path, rank)

@@ -374,10 +374,59 @@ def test_ahead_a_kernel_is_compiled_for_its_communicators_flags(counted, route, 
         monkeypatch.setattr(
             platform, "compile_ahead", lambda self, kernels, flags, *_: asked.append((*kernels[0], flags))
         )
-        monkeypatch.setattr(platform, "compile", lambda self, *args: asked.append(args) or compile_now(self, *args))
+        monkeypatch.setattr(platform, "compile", lambda self, *args: asked.append(args[:3]) or compile_now(self, *args))
         comm.compile_ahead([(SMALL, "small")])
         comm.compile(SMALL, "small")
     assert len(asked) == 2 and asked[0] == asked[1]
+
+
+FROM_A_FILE = """#include <gin/gin.cuh>
+#include "shared.h"
+#ifdef NEVER
+#include "absent.h"
+#endif
+extern "C" __global__ void answer(int* out) { *out = ANSWER; }
+"""
+
+
+@pytest.mark.parametrize("platform", ["host", "sim"])
+def test_headers_beside_a_kernels_file_are_found_and_compiled_again_when_they_change(counted, tmp_path, platform):
+    settings, runs = counted
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "kernel.cu").write_text(FROM_A_FILE)
+        (folder / "shared.h").write_text('#include "deeper.h"\n')
+        (folder / "deeper.h").write_text('#pragma once\n#include "shared.h"\n#define ANSWER 1\n')
+
+    def answer(name: str) -> int:
+        out = np.zeros(1, np.int32)
+        with gin.init(**settings, platform=platform) as comm:
+            comm.compile(tmp_path / name / "kernel.cu", "answer").launch(out)
+            comm.synchronize()
+        return int(out[0])
+
+    assert answer("one") == 1 and runs() == 1
+    assert answer("one") == 1 and runs() == 1
+    if platform == "sim":
+        return  # one process, one look
+    (tmp_path / "one" / "deeper.h").write_text("#define ANSWER 2\n")
+    assert answer("one") == 2 and runs() == 2
+    assert answer("two") == 1 and runs() == 3  # the same text, other headers
+    (tmp_path / "one" / "absent.h").write_text("")
+    assert answer("one") == 2 and runs() == 4  # which branch is compiled is not known
+
+
+def test_headers_of_the_users_flags_are_compiled_again_when_they_change(counted, tmp_path):
+    settings, runs = counted
+    (tmp_path / "shared.h").write_text("#define ANSWER 5\n")
+    out = np.zeros(1, np.int32)
+    for answer, made in ((5, 1), (5, 1), (6, 2)):
+        (tmp_path / "shared.h").write_text(f"#define ANSWER {answer}\n")
+        with gin.init(**settings, cxxflags=[f"-I{tmp_path}"]) as comm:
+            comm.compile(FROM_A_FILE, "answer").launch(out)
+            comm.synchronize()
+        assert out[0] == answer and runs() == made
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "empty", "no checksum", "other checksum", "a folder"])
