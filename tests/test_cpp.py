@@ -33,3 +33,22 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_program(programs: Path, name: str) -> None:
     done = subprocess.run([str(programs / name)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("vendor", ["0x02c9", "0xffffff"], ids=["fake", "soft"])
+def test_the_verbs_wire_on_pretended_devices(programs: Path, vendor: str) -> None:
+    """As another device and as Soft-RoCE."""
+    library = programs / "fake"
+    if not (library / "libibverbs.so.1").exists():
+        pytest.skip("the C++ tests were built without infiniband/verbs.h")
+    env = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(library),
+        "GIN_TEST_VERBS": "1",
+        "FAKE_VERBS": f"vendor={vendor}",
+    }
+    done = subprocess.run(
+        [str(programs / "wire_verbs")], capture_output=True, text=True, timeout=120, check=False, env=env
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -381,9 +381,10 @@ void VerbsEndpoint::ring() {
   chained_ = 0;
 }
 
-// The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails.
+// The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails. With the
+// queue pair go its completions, which would take room that is given to others.
 void VerbsEndpoint::refused(Queue& q, int error) {
-  shut(q);
+  q.pair.reset();
   lose(q, q.completed, syndrome_of_errno(error));
 }
 
@@ -424,14 +425,15 @@ void VerbsEndpoint::collect() {
   }
   for (int i = 0; i < count; ++i) {
     Queue& q = queues_[found[i].wr_id >> number_bits];
-    const uint64_t number = found[i].wr_id & number_mask;
-    if (number < q.completed) continue;  // given up before
+    const uint64_t ahead = (found[i].wr_id - q.completed) & number_mask;  // of the next to complete
+    if (ahead >= q.posted - q.completed) continue;                        // given up before
+    const uint64_t number = q.completed + ahead;
     if (found[i].status != IBV_WC_SUCCESS && !q.dead) [[unlikely]] {
       q.dead = true;
       q.failed_from = number;
       q.syndrome = syndrome_of(found[i]);
     }
-    in_flight_ -= number + 1 - q.completed;
+    in_flight_ -= ahead + 1;
     q.completed = number + 1;
     make_ready(q);
   }
@@ -485,7 +487,7 @@ bool VerbsEndpoint::retire(Queue& q, Completion* completions, size_t count, size
     if (entry.ends == Ends::atomic) finish_slot(entry.slot, failed);
   }
   note_landed(q);
-  if (q.dead && !q.told) {
+  if (q.dead && !q.told && q.retired == q.posted && !q.held) {  // otherwise a request that is still to end tells it
     if (got == count) return false;
     completions[got++] = {no_request, Code::remote, q.peer, q.syndrome};
     q.told = true;

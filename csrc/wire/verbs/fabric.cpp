@@ -87,7 +87,10 @@ std::string VerbsFabric::address(uint32_t peer) {
     a.boards.push_back({core_->board.address(), core_->board.remote_key(d)});
   }
   a.sequence = core_->sequence;
-  for (VerbsEndpoint* e : core_->endpoints) a.numbers.push_back(e ? e->queue(peer).pair->qp_num : 0);
+  for (VerbsEndpoint* e : core_->endpoints) {
+    const bool open = e && e->queue(peer).pair;
+    a.numbers.push_back(open ? e->queue(peer).pair->qp_num : 0);
+  }
   return a.text();
 }
 

@@ -1,11 +1,20 @@
 // A protection domain whose queue pairs one thread alone uses: the device's library then posts without locks.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 
 #include "wire/verbs/device.h"
 
 namespace gin::wire::verbs {
+
+struct FreeThread {
+  pid_t owner = getpid();  // as with Destroy
+  void operator()(ibv_td* thread) const {
+    if (getpid() == owner) ibv_dealloc_td(thread);
+  }
+};
 
 class ThreadDomain {
  public:
@@ -23,11 +32,8 @@ class ThreadDomain {
   ibv_pd* get() const { return own_ ? own_.get() : shared_; }
 
  private:
-  struct Free {
-    void operator()(ibv_td* thread) const { ibv_dealloc_td(thread); }
-  };
   ibv_pd* shared_;
-  std::unique_ptr<ibv_td, Free> thread_;
+  std::unique_ptr<ibv_td, FreeThread> thread_;
   DomainHandle own_;  // goes before the thread's
 };
 
