@@ -287,3 +287,21 @@ API int cuMemUnmap(uint64_t base, size_t bytes) {
   return success;
 }
 API int cuMemSetAccess(uint64_t, size_t, const void*, size_t) { return success; }
+
+// Memory of the test's that is a GPU's from now on, or no more.
+API void fake_own(void* memory, size_t bytes) {
+  std::lock_guard<std::mutex> held(mutex);
+  const uint64_t base = uint64_t(uintptr_t(memory));
+  if (bytes)
+    device[base] = {bytes, -1, false};
+  else
+    device.erase(base);
+}
+API int cuPointerGetAttribute(void* value, int which, uint64_t address) {
+  std::lock_guard<std::mutex> held(mutex);
+  if (which != 2 || !within(device, address, 1)) return invalid;
+  return *static_cast<unsigned*>(value) = 2, success;  // device memory
+}
+API int cuMemGetHandleForAddressRange(void* handle, uint64_t, size_t, int, unsigned long long) {
+  return *static_cast<int*>(handle) = open("/dev/null", O_RDONLY | O_CLOEXEC), success;
+}

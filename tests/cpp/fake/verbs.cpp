@@ -2,6 +2,8 @@
 // what a device checks, and fails as it is told. Not a model of speed.
 #include "fake/verbs.h"
 
+#include <fcntl.h>
+
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -96,6 +98,9 @@ int post_one(Qp& q, const ibv_send_wr& wr) {
   }
   if (wr.send_flags & IBV_SEND_INLINE) {
     if (wr.opcode != IBV_WR_RDMA_WRITE) return EINVAL;
+    for (const ibv_sge& piece : w.pieces)
+      for (const auto& [key, region] : network().regions)  // which the CPU would have to read
+        if (region->of_gpu && covers(*region, piece.addr, piece.length)) return EFAULT;
     for (const ibv_sge& piece : w.pieces)
       w.data.append(reinterpret_cast<const char*>(uintptr_t(piece.addr)), piece.length);
     if (w.data.size() > q.cap.max_inline_data) return EINVAL;
@@ -373,6 +378,13 @@ API ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int rights) {
 
 API ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t target, unsigned rights) {
   return target != uintptr_t(address) ? (errno = EINVAL, nullptr) : add_region(pd, address, bytes, int(rights));
+}
+
+API ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t, size_t bytes, uint64_t address, int fd, int rights) {
+  if (fcntl(fd, F_GETFD) < 0) return errno = EBADF, nullptr;
+  ibv_mr* made = add_region(pd, reinterpret_cast<void*>(uintptr_t(address)), bytes, rights);
+  if (made) static_cast<Mr*>(made)->of_gpu = true;
+  return made;
 }
 
 API int ibv_dereg_mr(ibv_mr* region) {

@@ -50,7 +50,13 @@ struct Td : ibv_td {
 };
 struct Mr : ibv_mr {
   int rights = 0;
+  bool of_gpu = false;  // to which bytes go another way than to the host's memory
 };
+
+inline bool covers(const Mr& region, uint64_t address, uint64_t bytes) {
+  const uint64_t base = uint64_t(uintptr_t(region.addr));
+  return address >= base && address - base <= region.length && bytes <= region.length - (address - base);
+}
 
 struct Cqe {
   ibv_wc wc;
@@ -135,6 +141,8 @@ class Network {
   void land(std::deque<Landing>& flow, size_t i, bool whole);
   bool land_one(std::deque<Landing>& flow);
   void land_all(uint32_t sender);
+  void land_before(uint32_t sender, uint32_t key);  // what goes the same way as this region's
+  bool of_gpu(uint32_t key) const;
 };
 
 Network& network();

@@ -37,11 +37,6 @@ void load(char* to, uint64_t from, uint64_t bytes) {
   }
 }
 
-bool covers(const Mr& region, uint64_t address, uint64_t bytes) {
-  const uint64_t base = uint64_t(uintptr_t(region.addr));
-  return address >= base && address - base <= region.length && bytes <= region.length - (address - base);
-}
-
 uint64_t total(const Work& w) {
   uint64_t bytes = 0;
   for (const ibv_sge& piece : w.pieces) bytes += piece.length;
@@ -198,7 +193,7 @@ void Network::perform(Qp& q, Work& w) {
       flows[q.qp_num].push_back({w.key, w.remote, std::move(w.data), relaxed});
     }
   } else if (atomic) {
-    land_all(q.qp_num);
+    land_before(q.qp_num, w.key);
     auto* word = static_cast<uint64_t*>(at(w.remote));
     uint64_t old = w.add;
     if (w.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
@@ -228,7 +223,7 @@ bool Network::answer(Qp& q) {
   for (Work& w : q.works) {
     if (w.stage != Work::Stage::under_way) continue;
     if (w.opcode == IBV_WR_RDMA_READ) {
-      land_all(q.qp_num);
+      land_before(q.qp_num, w.key);
       const auto found = regions.find(w.key);
       const uint64_t bytes = total(w);
       if (bytes && (found == regions.end() || !covers(*found->second, w.remote, bytes))) {
@@ -317,6 +312,23 @@ void Network::land_all(uint32_t sender) {
   if (flow == flows.end()) return;
   while (!flow->second.empty()) land(flow->second, 0, true);
   flows.erase(flow);
+}
+
+bool Network::of_gpu(uint32_t key) const {
+  const auto found = regions.find(key);
+  return found != regions.end() && found->second->of_gpu;
+}
+
+void Network::land_before(uint32_t sender, uint32_t key) {
+  const auto flow = flows.find(sender);
+  if (flow == flows.end()) return;
+  const bool gpu = of_gpu(key);
+  for (size_t i = 0; i < flow->second.size();)
+    if (of_gpu(flow->second[i].key) == gpu)
+      land(flow->second, i, true);
+    else
+      ++i;
+  if (flow->second.empty()) flows.erase(flow);
 }
 
 void Network::forget(Mr& region) {
