@@ -194,19 +194,49 @@ CASE(after_a_fence_a_relaxed_write_does_not_come_before_earlier_ones) {
   CHECK(has_come(job[1], 1));
 }
 
-CASE(after_a_fence_a_write_does_not_come_before_a_get_has_read) {
-  for (uint32_t seed = 1; seed <= 20; ++seed) {
-    const Fresh fresh(seed);
-    Job job(2);
-    set("sending", 0);  // until both are posted
-    Request batch[3] = {numbered(job[0], 1, 1), {}, numbered(job[0], 1, 1)};
-    batch[0].verb = Verb::get;
-    batch[0].local_offset = 0;
-    batch[1].verb = Verb::fence;
-    CHECK_EQ(job[0].endpoint->post(batch, 3), size_t(3));
-    set("sending", 1);
-    CHECK_EQ(job[0].wait(3).size(), size_t(3));
-    CHECK_EQ(word_at(job[0], 0), 0ull);
+CASE(after_a_fence_nothing_comes_before_a_get_has_read) {
+  for (const char* relaxed : {"0", "1"}) {
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      const Fresh fresh(seed);
+      Job job(2, {{"ib_relaxed_ordering", relaxed}});
+      set("sending", 0);  // until all are posted
+      Request batch[3] = {numbered(job[0], 1, 1), {}, numbered(job[0], 1, 1)};
+      batch[0].verb = Verb::get;
+      batch[0].local_offset = 0;
+      batch[1].verb = Verb::fence;
+      CHECK_EQ(job[0].endpoint->post(batch, 3), size_t(3));
+      set("sending", 1);
+      CHECK_EQ(job[0].wait(3).size(), size_t(3));
+      CHECK_EQ(word_at(job[0], 0), 0ull);
+    }
+  }
+}
+
+// The owner may write again what was read once it is told so.
+CASE(after_a_fence_no_signal_and_no_atomic_comes_before_a_get_has_read) {
+  for (bool atomics : {false, true}) {
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      const Fresh fresh(seed);
+      Job job(2);
+      set("sending", 0);
+      Request batch[3] = {numbered(job[0], 1, 1), {}, with_signal(request(Verb::signal, 1, 0, 0, 0), 3, 1)};
+      batch[0].verb = Verb::get;
+      batch[0].local_offset = 0;
+      batch[1].verb = Verb::fence;
+      if (atomics) batch[2] = atomic(Atomic::fetch_add, 1, 1);
+      CHECK_EQ(job[0].endpoint->post(batch, 3), size_t(3));
+      set("sending", 1);
+      const auto told = [&] {
+        return atomics ? word_at(job[1], 64) : __atomic_load_n(&job[1].words[3], __ATOMIC_ACQUIRE);
+      };
+      REQUIRE(eventually([&] { return told() == 1; }));
+      set("sending", 0);
+      const uint64_t later = 99;
+      std::memcpy(job[1].bytes.data() + 16, &later, 8);
+      set("sending", 1);
+      CHECK_EQ(job[0].wait(3).size(), size_t(3));
+      CHECK_EQ(word_at(job[0], 0), 0ull);
+    }
   }
 }
 

@@ -295,12 +295,16 @@ void VerbsEndpoint::read(Queue& q, const Request& r, const LocalRegion& local, c
   entry.trips = true;
   pieces_[chained_] = {uint64_t(uintptr_t(local.base + r.local_offset)), uint32_t(r.bytes), local.keys[device_]};
   chain(q, IBV_WR_RDMA_READ, remote.address + r.remote_offset, remote.key, entry);
+  q.fetched = q.posted;
 }
 
 void VerbsEndpoint::add(Queue& q, uint64_t target, uint32_t key, uint64_t value, Entry entry) {
+  const bool fenced = waits_for_fetches(q);
   entry.trips = true;
   pieces_[chained_] = {words_.address(), 8, words_.local_key()};
-  chain(q, IBV_WR_ATOMIC_FETCH_AND_ADD, target, key, entry).wr.atomic.compare_add = value;
+  ibv_send_wr& wr = chain(q, IBV_WR_ATOMIC_FETCH_AND_ADD, target, key, entry);
+  wr.wr.atomic.compare_add = value;
+  if (fenced) wr.send_flags |= IBV_SEND_FENCE;
 }
 
 // A round trip that says nothing but that everything before it has settled: the read pushes the writes before it along
@@ -314,11 +318,19 @@ void VerbsEndpoint::read_back(Queue& q) {
         {0, Ends::nothing, false, true, 0});
 }
 
-// Whether the next write has to wait for the reads before it: relaxed writes may overtake each other in the target's
-// memory, so after a fence the first one waits for a round trip that follows the earlier ones.
+// Whether what is posted next comes after a fence behind gets or atomics that are still under way: a device may do it before
+// the target has answered them. Soft-RoCE does one after the other.
+inline bool VerbsEndpoint::waits_for_fetches(const Queue& q) const {
+  return !soft_ && q.fences_seen != fences_ && q.fetched > q.retired;
+}
+
+// Whether the next write has to wait for the answers before it. Relaxed writes may overtake each other in the target's memory,
+// so after a fence the first one waits for a round trip that follows the earlier ones.
 bool VerbsEndpoint::keep_fence(Queue& q) {
-  if (!relaxed_ || q.fences_seen == fences_) return false;
+  if (q.fences_seen == fences_) return false;
+  const bool fetches = waits_for_fetches(q);
   q.fences_seen = fences_;
+  if (!relaxed_) return fetches;
   if (q.wrote > q.tripped) read_back(q);
   return q.tripped > q.retired;
 }
@@ -361,10 +373,13 @@ void VerbsEndpoint::post_slot(uint16_t number) {
   const Slot& slot = slots_[number];
   pieces_[chained_] = {words_.address() + 8 * (1 + uint64_t(number)), 8, words_.local_key()};
   const bool adds = slot.native() && slot.atomic == Atomic::fetch_add;
+  const bool fenced = waits_for_fetches(*slot.queue);
   ibv_send_wr& wr = chain(*slot.queue, adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, slot.target,
                           slot.key, {0, Ends::atomic, false, true, number});
   wr.wr.atomic.compare_add = adds ? slot.operand : slot.native() ? slot.compare : slot.expected;
   wr.wr.atomic.swap = slot.native() ? slot.operand : joint(number, slot.expected);
+  if (fenced) wr.send_flags |= IBV_SEND_FENCE;
+  slot.queue->fetched = slot.queue->posted;
 }
 
 // Hands every chain to the device, its last work request signalled.

@@ -75,6 +75,7 @@ class VerbsEndpoint final : public Endpoint {
   void post_again(uint16_t slot);
   void release_held();
   uint64_t joint(uint16_t slot, uint64_t word) const;
+  bool waits_for_fetches(const Queue& q) const;
   bool keep_fence(Queue& q);
   void ring();
   void refused(Queue& q, int error);

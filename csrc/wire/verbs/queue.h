@@ -28,6 +28,7 @@ struct Queue {
   // counts of work requests
   uint64_t posted = 0, completed = 0, retired = 0;
   uint64_t wrote = 0, tripped = 0;   // after the last write and the last round trip that were posted
+  uint64_t fetched = 0;              // after the last get or atomic with an answer that was posted
   uint64_t landed = 0, settled = 0;  // after the last write and the last round trip that were retired
   uint64_t goal = 0;                 // what landed was when it was first asked whether all has settled
   uint64_t fences_seen = 0;
