@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "wire/verbs/chain.h"
 #include "wire/verbs/syndrome.h"
 
 namespace gin::wire::verbs {
@@ -36,34 +37,6 @@ uint32_t next_number(Core& core) {
 }
 
 }  // namespace
-
-// What the 8 bytes become where they are `word`.
-uint64_t VerbsEndpoint::Slot::desired(uint64_t word) const {
-  const uint64_t found = part(word), given = part(operand << shift);
-  uint64_t next = given;
-  switch (atomic) {
-    case Atomic::fetch_add:
-      next = found + given;
-      break;
-    case Atomic::compare_swap:
-      next = found == part(compare << shift) ? given : found;
-      break;
-    case Atomic::swap:
-      break;
-    case Atomic::fetch_and:
-      next = found & given;
-      break;
-    case Atomic::fetch_or:
-      next = found | given;
-      break;
-    case Atomic::fetch_xor:
-      next = found ^ given;
-      break;
-  }
-  if (bytes == 8) return next;
-  const uint64_t mask = uint64_t(0xffffffffu) << shift;
-  return (word & ~mask) | (next << shift & mask);
-}
 
 VerbsEndpoint::VerbsEndpoint(std::shared_ptr<Core> core)
     : core_(std::move(core)),
@@ -137,11 +110,6 @@ bool VerbsEndpoint::end(const Request& r, Code code, uint64_t detail) {
   return true;
 }
 
-inline bool VerbsEndpoint::has_room(const Queue& q, uint32_t requests) const {
-  return q.posted - q.retired + requests <= depth_ && in_flight_ + requests <= most_in_flight_ &&
-         chained_ + requests <= chain_length;
-}
-
 bool VerbsEndpoint::take(const Request& r) {
   if (taken_ == most_taken_) return false;
   if (r.verb == Verb::fence) {  // one queue pair keeps order; relaxed writes are held back when the next one is posted
@@ -185,92 +153,6 @@ bool VerbsEndpoint::take(const Request& r) {
     write(q, r, local, *remote, first);
   if (signal) add(q, signal->address + r.signal_offset, signal->key, r.signal_add, last);
   return true;
-}
-
-bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
-  const RemoteRegion* remote = core_->memory.find(r.remote_region, r.peer, device_);
-  if (!remote || (r.bytes != 4 && r.bytes != 8) || !inside(r.remote_offset, r.bytes, remote->bytes))
-    return end(r, Code::range, 0);
-  const uint64_t target = remote->address + r.remote_offset;
-  if (target % r.bytes != 0) return end(r, Code::range, 0);
-  char* result = reinterpret_cast<char*>(uintptr_t(r.local_offset));
-  if (r.local_region != local_address) {
-    const LocalRegion* local = core_->memory.find(r.local_region);
-    if (!local || !inside(r.local_offset, r.bytes, local->bytes)) return end(r, Code::range, 0);
-    result = local->base + r.local_offset;
-  }
-  if (free_slots_.empty() || !has_room(q, 1) || waits_for_writes(q)) return false;
-  const uint16_t slot = free_slots_.back();
-  free_slots_.pop_back();
-  slots_[slot] = {r.token,
-                  r.atomic,
-                  uint8_t(r.bytes),
-                  uint8_t(8 * (target % 8)),
-                  &q,
-                  result,
-                  r.value,
-                  r.compare,
-                  0,
-                  target & ~uint64_t(7),
-                  remote->key,
-                  no_slot,
-                  no_slot,
-                  no_slot};
-  ++taken_;
-  if (!join(slot)) post_slot(slot);
-  return true;
-}
-
-// Whether an atomic that the device cannot do waits for one on the same 8 bytes, which is under way.
-bool VerbsEndpoint::join(uint16_t number) {
-  const Slot& slot = slots_[number];
-  if (slot.native()) return false;
-  for (uint16_t first : swapping_) {
-    Slot& other = slots_[first];
-    if (other.queue != slot.queue || other.target != slot.target) continue;
-    (other.waiting == no_slot ? other.waiting : slots_[other.last_waiting].follower) = number;
-    other.last_waiting = number;
-    return true;
-  }
-  swapping_.push_back(number);
-  return false;
-}
-
-// What the 8 bytes become, where they are `word`, by an atomic and those that are done with it.
-uint64_t VerbsEndpoint::joint(uint16_t number, uint64_t word) const {
-  for (; number != no_slot; number = slots_[number].follower) word = slots_[number].desired(word);
-  return word;
-}
-
-// One more work request at the end of the queue's chain; the caller says what it sends.
-inline ibv_send_wr& VerbsEndpoint::chain(Queue& q, ibv_wr_opcode opcode, uint64_t target, uint32_t key, Entry entry) {
-  ibv_send_wr& wr = requests_[chained_];
-  wr.wr_id = uint64_t(q.peer) << number_bits | (q.posted & number_mask);
-  wr.next = nullptr;
-  wr.sg_list = &pieces_[chained_];
-  wr.num_sge = 1;
-  wr.opcode = opcode;
-  wr.send_flags = 0;
-  if (opcode == IBV_WR_ATOMIC_FETCH_AND_ADD || opcode == IBV_WR_ATOMIC_CMP_AND_SWP) {
-    wr.wr.atomic.remote_addr = target;
-    wr.wr.atomic.rkey = key;
-  } else {
-    wr.wr.rdma.remote_addr = target;
-    wr.wr.rdma.rkey = key;
-  }
-  ++chained_;
-  ++in_flight_;
-  if (q.last)
-    q.last->next = &wr;
-  else
-    q.first = &wr, touched_.push_back(&q);
-  q.last = &wr;
-  q.entries[q.posted & (depth_ - 1)] = entry;
-  ++q.posted;
-  if (entry.writes) q.wrote = q.posted;
-  if (entry.trips) q.tripped = q.posted;
-  if ((q.posted & (depth_ / 4 - 1)) == 0) wr.send_flags = IBV_SEND_SIGNALED;
-  return wr;
 }
 
 void VerbsEndpoint::write(Queue& q, const Request& r, const LocalRegion* local, const RemoteRegion& remote,
@@ -318,12 +200,6 @@ void VerbsEndpoint::read_back(Queue& q) {
         {0, Ends::nothing, false, true, 0});
 }
 
-// Whether what is posted next comes after a fence behind gets or atomics that are still under way: a device may do it before
-// the target has answered them. Soft-RoCE does one after the other.
-inline bool VerbsEndpoint::waits_for_fetches(const Queue& q) const {
-  return !soft_ && q.fences_seen != fences_ && q.fetched > q.retired;
-}
-
 // Whether the next write has to wait for the answers before it. Relaxed writes may overtake each other in the target's memory,
 // so after a fence the first one waits for a round trip that follows the earlier ones.
 bool VerbsEndpoint::keep_fence(Queue& q) {
@@ -333,53 +209,6 @@ bool VerbsEndpoint::keep_fence(Queue& q) {
   if (!relaxed_) return fetches;
   if (q.wrote > q.tripped) read_back(q);
   return q.tripped > q.retired;
-}
-
-// On Soft-RoCE no atomic with an answer goes behind a write that may be sent again.
-bool VerbsEndpoint::waits_for_writes(const Queue& q) const { return soft_ && q.wrote > q.completed; }
-
-void VerbsEndpoint::post_again(uint16_t number) {
-  Queue& q = *slots_[number].queue;
-  if (waits_for_writes(q)) {
-    held_.push_back(number);
-    ++q.held;
-  } else {
-    post_slot(number);
-    ring();
-  }
-}
-
-// Posts the atomics that were held back, where the writes before them have completed.
-void VerbsEndpoint::release_held() {
-  size_t kept = 0;
-  for (size_t i = 0; i < held_.size(); ++i) {
-    const uint16_t number = held_[i];
-    Queue& q = *slots_[number].queue;
-    if (!q.dead && (waits_for_writes(q) || !has_room(q, 1))) {
-      held_[kept++] = number;
-      continue;
-    }
-    --q.held;
-    if (q.dead)
-      finish_slot(number, true);
-    else
-      post_slot(number);
-  }
-  held_.resize(kept);
-  ring();
-}
-
-void VerbsEndpoint::post_slot(uint16_t number) {
-  const Slot& slot = slots_[number];
-  pieces_[chained_] = {words_.address() + 8 * (1 + uint64_t(number)), 8, words_.local_key()};
-  const bool adds = slot.native() && slot.atomic == Atomic::fetch_add;
-  const bool fenced = waits_for_fetches(*slot.queue);
-  ibv_send_wr& wr = chain(*slot.queue, adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, slot.target,
-                          slot.key, {0, Ends::atomic, false, true, number});
-  wr.wr.atomic.compare_add = adds ? slot.operand : slot.native() ? slot.compare : slot.expected;
-  wr.wr.atomic.swap = slot.native() ? slot.operand : joint(number, slot.expected);
-  if (fenced) wr.send_flags |= IBV_SEND_FENCE;
-  slot.queue->fetched = slot.queue->posted;
 }
 
 // Hands every chain to the device, its last work request signalled.
@@ -516,46 +345,6 @@ inline void VerbsEndpoint::note_landed(Queue& q) {
   q.unsettled = true;
   q.goal = 0;
   unsettled_.push_back(&q);
-}
-
-void VerbsEndpoint::finish_slot(uint16_t number, bool failed) {
-  Slot& slot = slots_[number];
-  const auto* words = reinterpret_cast<const uint64_t*>(words_.data());
-  const uint64_t found = failed ? 0 : __atomic_load_n(&words[1 + number], __ATOMIC_ACQUIRE);
-  if (slot.native()) return hand_back(number, found, failed);
-
-  const uint16_t waiting = slot.waiting;
-  const bool late = !failed && found != slot.expected && joint(number, found) != found;  // somebody was faster
-  if (late && !slot.queue->dead) {
-    uint16_t last = number;
-    while (slots_[last].follower != no_slot) last = slots_[last].follower;
-    slots_[last].follower = waiting;
-    slot.waiting = no_slot;
-    slot.expected = found;
-    return post_again(number);
-  }
-  std::erase(swapping_, number);
-  const uint64_t now = joint(number, found);
-  hand_back(number, found, failed || late);
-  if (waiting == no_slot) return;
-  if (slots_[waiting].queue->dead) return hand_back(waiting, 0, true);
-  slots_[waiting].expected = now;
-  swapping_.push_back(waiting);
-  post_again(waiting);
-}
-
-// Ends an atomic and those that were done with it.
-void VerbsEndpoint::hand_back(uint16_t number, uint64_t found, bool failed) {
-  while (number != no_slot) {
-    const Slot slot = slots_[number];
-    const uint64_t old = slot.part(found);
-    if (!failed) std::memcpy(slot.result, &old, slot.bytes);
-    slot.queue->told |= failed;
-    done_.push({slot.token, failed ? Code::remote : Code::ok, slot.queue->peer, failed ? slot.queue->syndrome : 0});
-    free_slots_.push_back(number);
-    if (!slot.native()) found = slot.desired(found);
-    number = slot.follower;
-  }
 }
 
 bool VerbsEndpoint::settled() {
