@@ -1,6 +1,8 @@
 #include "wire/cuda.h"
 
-#include <deque>
+#include <algorithm>
+#include <array>
+#include <vector>
 
 #include "error.h"
 #include "wire/completions.h"
@@ -42,55 +44,97 @@ class PinnedWords {
   uint64_t* words_;
 };
 
-// A request that has been taken and not yet polled.
-struct Pending {
-  uint64_t sequence;  // of the mark after its copy
-  Completion end;
-  uint64_t* signal;  // nullptr for none
-  uint64_t add;
+// The GPU has few queues for its streams, eight by default, and a stream that shares one with a kernel waits for it.
+constexpr size_t most_streams = 4;
+
+class Stream {
+ public:
+  Stream() : stream_(cuda::urgent_stream()) {}
+  ~Stream() {
+    const cuda::Visit visit(context_);
+    driver().destroy_stream(stream_);
+  }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  cuda::Stream get() const { return stream_; }
+
+ private:
+  const cuda::Context context_ = cuda::current_context();
+  const cuda::Stream stream_;
 };
 
-// Everything to one peer, in order.
+// The streams of all endpoints of a fabric. They are made with it: once a kernel waits, making one could wait for that kernel.
+class Streams {
+ public:
+  cuda::Stream operator[](size_t index) const { return streams_[index % most_streams].get(); }
+
+  // Words that copies in the streams may reach after their endpoint has gone: they live as long as the streams.
+  PinnedWords& words(uint64_t count) {
+    words_.push_back(std::make_unique<PinnedWords>(count));
+    return *words_.back();
+  }
+
+ private:
+  std::vector<std::unique_ptr<PinnedWords>> words_;  // outlive the streams
+  std::array<Stream, most_streams> streams_;
+};
+
+constexpr uint32_t nobody = UINT32_MAX;
+
+// A request that has been taken and not yet polled, or none.
+struct Pending {
+  uint64_t sequence = 0;  // of the mark after its copy
+  Completion end{};
+  uint64_t* signal = nullptr;  // nullptr for none
+  uint64_t add = 0;
+  uint32_t next = nobody;  // in its lane, or of those that are free
+};
+
+// Everything to some peers, in order.
 struct Lane {
   cuda::Stream stream = nullptr;
   uint64_t* done = nullptr;  // the last mark that the GPU has passed
   uint64_t marked = 0;       // the last mark in the stream
   bool unmarked = false;     // copies were put into the stream after it
   bool active = false;
-  std::deque<Pending> pending;
+  uint32_t first = nobody, last = nobody;  // of what is pending
 };
 
 class CudaEndpoint final : public Endpoint {
  public:
-  CudaEndpoint(const Regions& regions, uint32_t size, uint64_t queue, cuda::Context context)
+  // `number`: how many endpoints of the fabric there were before.
+  CudaEndpoint(const Regions& regions, Streams& streams, size_t number, uint32_t size, uint64_t queue,
+               cuda::Context context)
       : regions_(regions),
-        queue_(queue),
         context_(context),
-        lanes_(size),
-        marks_(uint64_t(size) * line),
-        staged_(queue) {}
-
-  ~CudaEndpoint() override {
-    const cuda::Visit visit(context_);
-    for (Lane& lane : lanes_)
-      if (lane.stream) driver().destroy_stream(lane.stream);
+        lanes_(std::min<size_t>(size, most_streams)),
+        pending_(queue),
+        marks_(streams.words(lanes_.size() * line)),
+        staged_(streams.words(queue)) {
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      lanes_[i].stream = streams[number + i];
+      lanes_[i].done = marks_ + i * line;
+    }
+    active_.reserve(lanes_.size());
+    for (uint32_t i = uint32_t(queue); i-- > 0;) give_back(i);
   }
 
   size_t post(const Request* requests, size_t count) override {
-    cuda::enter(context_);
-    count = std::min<size_t>(count, queue_ - taken_);
-    for (size_t i = 0; i < count; ++i) take(requests[i]);
-    for (uint32_t peer : active_) mark(lanes_[peer]);
-    return count;
+    const int entered = cuda::enter(context_);
+    size_t taken = 0;
+    while (taken < count && free_ != nobody) take(requests[taken++], entered);
+    for (Lane* lane : active_) mark(*lane);
+    return taken;
   }
 
   size_t poll(Completion* completions, size_t count) override {
     size_t got = 0;
     for (size_t i = 0; i < active_.size() && got < count;) {
-      Lane& lane = lanes_[active_[i]];
+      Lane& lane = *active_[i];
       got += reap(lane, completions + got, count - got);
       mark(lane);
-      if (lane.pending.empty()) {
+      if (lane.first == nobody) {
         lane.active = false;
         active_[i] = active_.back();
         active_.pop_back();
@@ -98,7 +142,6 @@ class CudaEndpoint final : public Endpoint {
         ++i;
       }
     }
-    taken_ -= got;
     if (got || active_.empty()) {
       idle_polls_ = 0;
     } else if (++idle_polls_ % polls_per_query == 0) {
@@ -114,37 +157,44 @@ class CudaEndpoint final : public Endpoint {
   static constexpr uint64_t line = 8;  // words
   static constexpr uint32_t polls_per_query = 4096;
 
-  void take(const Request& r) {
+  void take(const Request& r, int entered) {
+    const uint32_t index = free_;
+    Pending& pending = pending_[index];
+    free_ = pending.next;
     Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
-    Pending pending{lane.marked, {r.token, Code::ok, r.peer, 0}, nullptr, r.signal_add};
-    Code code = r.has_signal ? find_word(r, pending.signal) : Code::ok;
-    if (code == Code::ok) code = move(r, lane, pending.end.detail);
+    pending = {lane.marked, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
+    Code code = entered == cuda::success ? Code::ok : Code::remote;
+    if (code == Code::ok && r.has_signal) code = find_word(r, pending.signal);
+    if (code == Code::ok) code = move(r, lane, staged_ + index, pending.end.detail);
     if (code != Code::ok) pending.end.code = code, pending.signal = nullptr;
     pending.sequence += lane.unmarked;
-    lane.pending.push_back(pending);
-    ++taken_;
+    (lane.first == nobody ? lane.first : pending_[lane.last].next) = index;
+    lane.last = index;
   }
 
+  void give_back(uint32_t index) {
+    pending_[index].next = free_;
+    free_ = index;
+  }
+
+  // Always the same for one peer, whose requests are in order thereby.
   Lane& lane_of(uint32_t peer) {
-    Lane& lane = lanes_[peer];
-    if (!lane.stream) {
-      lane.stream = cuda::urgent_stream();
-      lane.done = marks_ + peer * line;
-    }
+    Lane& lane = lanes_[peer % lanes_.size()];
     if (!lane.active) {
       lane.active = true;
-      active_.push_back(peer);
+      active_.push_back(&lane);
     }
     return lane;
   }
 
-  Code move(const Request& r, Lane& lane, uint64_t& detail) {
+  // `staged` is the request's own until it has been polled.
+  Code move(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
     switch (r.verb) {
       case Verb::put:
       case Verb::get:
         return copy(r, lane, detail);
       case Verb::value:
-        return value(r, lane, detail);
+        return value(r, lane, staged, detail);
       case Verb::signal:
       case Verb::fence:  // a lane is in order
         return Code::ok;
@@ -167,7 +217,7 @@ class CudaEndpoint final : public Endpoint {
     return issued(driver().copy(outward ? there : here, outward ? here : there, r.bytes, lane.stream), lane, detail);
   }
 
-  Code value(const Request& r, Lane& lane, uint64_t& detail) {
+  Code value(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
     if (!remote || r.bytes < 1 || r.bytes > 8 || !inside(r.remote_offset, r.bytes, remote->bytes)) return Code::range;
     if (!remote->mapped) return Code::unsupported;
@@ -177,9 +227,8 @@ class CudaEndpoint final : public Endpoint {
     if (r.bytes == 4 && there % 4 == 0)
       result = driver().write32(lane.stream, there, uint32_t(r.value), cuda::with_barrier);
     if (result != cuda::success) {  // the place is odd, or the device has no such writes
-      uint64_t* slot = staged_ + next_staged_++ % queue_;
-      *slot = r.value;
-      result = driver().copy(there, address_of(slot), r.bytes, lane.stream);
+      *staged = r.value;
+      result = driver().copy(there, address_of(staged), r.bytes, lane.stream);
     }
     return issued(result, lane, detail);
   }
@@ -214,26 +263,29 @@ class CudaEndpoint final : public Endpoint {
   size_t reap(Lane& lane, Completion* completions, size_t count) {
     const uint64_t done = __atomic_load_n(lane.done, __ATOMIC_ACQUIRE);
     size_t got = 0;
-    while (got < count && !lane.pending.empty() && lane.pending.front().sequence <= done) {
-      const Pending& first = lane.pending.front();
+    while (got < count && lane.first != nobody && pending_[lane.first].sequence <= done) {
+      const uint32_t index = lane.first;
+      const Pending& first = pending_[index];
       if (first.signal) __atomic_fetch_add(first.signal, first.add, __ATOMIC_RELEASE);
       completions[got++] = first.end;
-      lane.pending.pop_front();
+      lane.first = first.next;
+      give_back(index);
     }
     return got;
   }
 
   // A lost device passes no more marks.
   void find_broken() {
-    cuda::enter(context_);
-    for (uint32_t peer : active_) {
-      const int result = driver().query_stream(lanes_[peer].stream);
-      if (result != cuda::success && result != cuda::not_ready) break_lane(lanes_[peer], result);
+    const int entered = cuda::enter(context_);
+    for (Lane* lane : active_) {
+      const int result = entered == cuda::success ? driver().query_stream(lane->stream) : entered;
+      if (result != cuda::success && result != cuda::not_ready) break_lane(*lane, result);
     }
   }
 
-  void break_lane(Lane& lane, int error) {
-    for (Pending& pending : lane.pending) {
+  void break_lane(const Lane& lane, int error) {
+    for (uint32_t i = lane.first; i != nobody; i = pending_[i].next) {
+      Pending& pending = pending_[i];
       pending.sequence = 0;
       pending.signal = nullptr;
       if (pending.end.code == Code::ok) pending.end.code = Code::remote, pending.end.detail = uint64_t(error);
@@ -241,12 +293,12 @@ class CudaEndpoint final : public Endpoint {
   }
 
   const Regions& regions_;
-  const uint64_t queue_;
   const cuda::Context context_;
   std::vector<Lane> lanes_;
-  PinnedWords marks_, staged_;
-  std::vector<uint32_t> active_;  // peers with something pending
-  uint64_t taken_ = 0, next_staged_ = 0;
+  std::vector<Pending> pending_;
+  PinnedWords &marks_, &staged_;
+  std::vector<Lane*> active_;  // those with something pending
+  uint32_t free_ = nobody;     // the first place for what is pending
   uint32_t idle_polls_ = 0;
 };
 
@@ -270,7 +322,7 @@ class CudaFabric final : public Fabric {
   }
   void remove_region(uint32_t region) override { regions_.remove(region); }
   std::unique_ptr<Endpoint> endpoint() override {
-    return std::make_unique<CudaEndpoint>(regions_, size_, queue_, context_);
+    return std::make_unique<CudaEndpoint>(regions_, streams_, endpoints_++, size_, queue_, context_);
   }
   uint64_t max_message() const override { return max_message_; }
 
@@ -279,6 +331,8 @@ class CudaFabric final : public Fabric {
   uint32_t size_;
   uint64_t max_message_, queue_;
   cuda::Context context_;
+  Streams streams_;
+  size_t endpoints_ = 0;
 };
 
 }  // namespace

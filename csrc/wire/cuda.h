@@ -1,5 +1,5 @@
-// GPUs of one host: the copy engines move bytes between memory that is mapped in this process, each peer's requests in a
-// stream of its own and so in order. Signals are added by this CPU once the copies before them are done, so the region
+// GPUs of one host: the copy engines move bytes between memory that is mapped in this process, each peer's requests in one
+// stream and so in order. Signals are added by this CPU once the copies before them are done, so the region
 // that holds them has to be host memory. No atomics.
 #pragma once
 

@@ -60,10 +60,10 @@ Context current_context() {
   return context;
 }
 
-void enter(Context context) {
+int enter(Context context) {
   Context now = nullptr;
-  if (driver().get_context(&now) != success || now != context)
-    check(driver().set_context(context), "entering the CUDA context");
+  if (driver().get_context(&now) == success && now == context) return success;
+  return driver().set_context(context);
 }
 
 Visit::Visit(Context context) {

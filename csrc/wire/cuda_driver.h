@@ -37,8 +37,8 @@ void check(int result, const char* what);
 // The calling thread's context. Throws gin::Error{config} when it has none.
 Context current_context();
 
-// Makes a context the calling thread's.
-void enter(Context context);
+// Makes a context the calling thread's. Returns CUDA's error.
+int enter(Context context);
 
 // Makes a context the calling thread's for as long as it lives. For what runs on threads of others, as destructors may
 // between any two lines of Python: the thread keeps the context that it had. Says nothing when the device is lost.

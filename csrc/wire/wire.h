@@ -11,7 +11,7 @@
 namespace gin::wire {
 
 // One thread posts and polls. Requests of one context to one peer may settle in any order unless `ordered` or a fence
-// says otherwise; completions may come in any order.
+// says otherwise; completions may come in any order. What goes wrong is said by completions: nothing is thrown.
 class Endpoint {
  public:
   virtual ~Endpoint() = default;

@@ -1,8 +1,10 @@
-// The cuda wire on a driver that is not there (fake/cuda.cpp), one rank sending to itself and to what would be a peer's memory.
+// The cuda wire on a driver that is not there (fake/cuda.cpp), one rank sending to itself and to what would be peers' memory.
 #include <dlfcn.h>
 
 #include <chrono>
+#include <memory>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -25,36 +27,41 @@ const auto release = fake<void (*)(void*)>("fake_free");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
 const auto entered = fake<int (*)(void**)>("cuCtxGetCurrent");
 const auto word_writes = fake<int (*)()>("fake_word_writes");
+const auto run_kernels = fake<void (*)(int)>("fake_run");
+const auto hold = fake<void (*)(void*)>("fake_hold");
+const auto break_device = fake<void (*)(int)>("fake_break");
+const auto streams = fake<int (*)()>("fake_streams");
 
 constexpr uint32_t control = 0, data = 1;
 constexpr uint64_t bytes = 1 << 20;
+constexpr uint32_t most_ranks = 9;
 
-// Rank 0 of two; both ranks' memory is this process's.
+// Rank 0; all ranks' memory is this process's.
 struct Job {
-  explicit Job(const Options& options = {}) {
+  explicit Job(const Options& options = {}, uint32_t size = 2) : memory(size) {
     enter(reinterpret_cast<void*>(1));
-    mine = static_cast<char*>(allocate(bytes, 1));
-    theirs = static_cast<char*>(allocate(bytes, 1));
+    for (char*& one : memory) one = static_cast<char*>(allocate(bytes, 1));
+    mine = memory[0], theirs = memory[1];
     std::iota(mine, mine + bytes, 1);
-    fabric = make_fabric("cuda", 0, 2, options);
+    fabric = make_fabric("cuda", 0, size, options);
     const std::string exported[] = {fabric->add_region(control, words[0], sizeof(words[0])),
                                     fabric->add_region(data, mine, bytes)};
-    for (uint32_t peer : {0u, 1u}) {
+    for (uint32_t peer = 0; peer < size; ++peer) {
       fabric->import_region(control, peer, exported[0], words[peer]);
-      fabric->import_region(data, peer, exported[1], peer ? theirs : mine);
+      fabric->import_region(data, peer, exported[1], memory[peer]);
     }
     endpoint = fabric->endpoint();
   }
   ~Job() {
     endpoint.reset();
-    release(mine);
-    release(theirs);
+    fabric.reset();
+    for (char* one : memory) release(one);
   }
 
-  Request put(uint64_t token, uint64_t at, uint64_t size, bool signal) const {
+  Request put(uint64_t token, uint64_t at, uint64_t size, bool signal, uint32_t peer = 1) const {
     Request r{};
     r.verb = Verb::put;
-    r.peer = 1;
+    r.peer = peer;
     r.local_region = r.remote_region = data;
     r.local_offset = r.remote_offset = at;
     r.bytes = size;
@@ -62,6 +69,13 @@ struct Job {
     r.signal_region = control;
     r.signal_add = 1;
     r.token = token;
+    return r;
+  }
+
+  Request value(uint64_t token, uint64_t at, uint64_t size, uint64_t value, uint32_t peer) const {
+    Request r = put(token, at, size, false, peer);
+    r.verb = Verb::value;
+    r.value = value;
     return r;
   }
 
@@ -75,10 +89,26 @@ struct Job {
     return all;
   }
 
+  std::vector<char*> memory;
   char *mine, *theirs;
-  uint64_t words[2][8] = {};
+  uint64_t words[most_ranks][8] = {};
   std::unique_ptr<Fabric> fabric;
   std::unique_ptr<Endpoint> endpoint;
+};
+
+// What happens to the device until `end`, or until this goes.
+struct Kernel {
+  Kernel() { run_kernels(1); }
+  ~Kernel() { run_kernels(-1); }
+};
+struct Hold {
+  explicit Hold(char* target) { hold(target); }
+  ~Hold() { end(); }
+  void end() { hold(nullptr); }
+};
+struct Broken {
+  explicit Broken(int error) { break_device(error); }
+  ~Broken() { break_device(0); }
 };
 
 CASE(copies_follow_one_another_with_few_marks_between_them) {
@@ -190,6 +220,134 @@ CASE(a_post_finds_the_thread_in_another_context) {
     CHECK(now == reinterpret_cast<void*>(1));
     CHECK_EQ(job.await(1).size(), 1u);
   }
+}
+
+// What the driver would make for a peer could wait for the kernel.
+CASE(every_peer_is_reached_while_a_kernel_runs) {
+  Job job({}, most_ranks);
+  constexpr int contexts = 6;
+  std::vector<std::unique_ptr<Endpoint>> others;
+  for (int i = 1; i < contexts; ++i) others.push_back(job.fabric->endpoint());
+  const Kernel kernel;
+  for (int context = 0; context < contexts; ++context) {
+    if (context > 0) job.endpoint.swap(others[size_t(context) - 1]);
+    for (uint32_t peer = 0; peer < most_ranks; ++peer) {
+      Request r = job.put(peer, 0, 1000, true, peer);
+      r.remote_offset = bytes / 2;  // not onto its source, where the peer is this rank
+      CHECK_EQ(job.endpoint->post(&r, 1), 1u);
+    }
+    const std::vector<Completion> ended = job.await(most_ranks);
+    CHECK_EQ(ended.size(), size_t(most_ranks));
+    for (const Completion& c : ended) CHECK(c.code == Code::ok && c.token == c.peer);
+  }
+  for (uint32_t peer = 0; peer < most_ranks; ++peer) {
+    CHECK_EQ(job.words[peer][0], uint64_t(contexts));
+    CHECK_EQ(std::memcmp(job.memory[peer] + bytes / 2, job.mine, 1000), 0);
+  }
+  CHECK(streams() <= 6);  // they fit the GPU's eight queues with a kernel's and the platform's beside them
+}
+
+// Endpoints of two threads share streams as well.
+CASE(threads_do_not_disturb_one_another) {
+  Job job({}, most_ranks);
+  const std::unique_ptr<Endpoint> other = job.fabric->endpoint();
+  constexpr uint64_t turns = 1000;
+  const auto drive = [&](Endpoint& endpoint, uint64_t at) {
+    size_t wrong = 0;
+    for (uint64_t turn = 0; turn < turns; ++turn) {
+      const uint32_t peer = 1 + uint32_t(turn % (most_ranks - 1));
+      const Request requests[2] = {job.put(2 * turn, at + turn * 100, 100, true, peer),
+                                   job.value(2 * turn + 1, at + bytes / 4 + 8 * turn, 5, turn, peer)};
+      wrong += endpoint.post(requests, 2) != 2;
+      Completion ended[2];
+      for (size_t got = 0; got < 2;) got += endpoint.poll(&ended[got], 2 - got);
+      uint64_t value = 0;
+      std::memcpy(&value, job.memory[peer] + at + bytes / 4 + 8 * turn, 5);
+      wrong += ended[0].token != 2 * turn || ended[1].token != 2 * turn + 1 || value != turn;
+      wrong += std::memcmp(job.memory[peer] + at + turn * 100, job.mine + at + turn * 100, 100) != 0;
+    }
+    return wrong;
+  };
+  size_t wrong_there = 0;
+  std::thread thread([&] { wrong_there = drive(*other, bytes / 2); });
+  CHECK_EQ(drive(*job.endpoint, 0), 0u);
+  thread.join();
+  CHECK_EQ(wrong_there, 0u);
+  uint64_t signals = 0;
+  for (auto& word : job.words) signals += word[0];
+  CHECK_EQ(signals, 2 * turns);
+}
+
+// There are fewer streams than peers: each peer's requests end in order all the same, and no error is another's.
+CASE(peers_that_share_a_stream_stay_apart) {
+  Job job(Options{{"queue", "37"}}, most_ranks);
+  constexpr uint64_t turns = 300;
+  std::vector<Request> all;
+  for (uint64_t turn = 0; turn < turns; ++turn)
+    for (uint32_t peer = 1; peer < most_ranks; ++peer) {
+      const bool wrong = peer == 5 && turn % 3 == 0;
+      all.push_back(job.put(turn, wrong ? bytes : turn * 1000, turn % 4 == 3 ? 0 : 999, true, peer));
+      if (turn % 4 == 3) all.back().verb = Verb::signal;
+    }
+  std::vector<uint64_t> next(most_ranks);
+  size_t posted = 0, ended = 0;
+  Completion completions[16];
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (ended < all.size() && std::chrono::steady_clock::now() < end) {
+    posted += job.endpoint->post(&all[posted], std::min<size_t>(11, all.size() - posted));
+    const size_t got = job.endpoint->poll(completions, 16);
+    for (size_t i = 0; i < got; ++i) {
+      const Completion& c = completions[i];
+      CHECK_EQ(c.token, next[c.peer]++);
+      const bool wrong = c.peer == 5 && c.token % 3 == 0 && c.token % 4 != 3;
+      CHECK(c.code == (wrong ? Code::range : Code::ok));
+      if (c.code == Code::ok && c.token % 4 != 3)
+        CHECK_EQ(std::memcmp(job.memory[c.peer] + c.token * 1000, job.mine + c.token * 1000, 999), 0);
+    }
+    ended += got;
+  }
+  CHECK_EQ(ended, all.size());
+  for (uint32_t peer = 1; peer < most_ranks; ++peer) CHECK_EQ(job.words[peer][0], peer == 5 ? turns - 75 : turns);
+}
+
+// Values of odd sizes are copied from a slot each, which is the next one's only when that copy has ended.
+CASE(a_value_that_waits_keeps_its_bytes) {
+  Job job(Options{{"queue", "64"}}, 3);
+  Hold held(job.memory[1]);
+  const Request first[2] = {job.put(0, 0, bytes / 2, false, 1), job.value(1, bytes / 2, 3, 0x030201, 1)};
+  CHECK_EQ(job.endpoint->post(first, 2), 2u);
+  for (uint64_t i = 2; i < 300; ++i) {
+    const Request r = job.value(i, 8 * i + 1, 3, 0xe0000 + i, 2);
+    CHECK_EQ(job.endpoint->post(&r, 1), 1u);
+    const std::vector<Completion> ended = job.await(1);
+    CHECK(ended.size() == 1 && ended[0].token == i && ended[0].code == Code::ok);
+  }
+  held.end();
+  CHECK_EQ(job.await(2).size(), 2u);
+  const char expected[] = {1, 2, 3};
+  CHECK_EQ(std::memcmp(job.memory[1] + bytes / 2, expected, 3), 0);
+  for (uint64_t i = 2; i < 300; ++i) {
+    const uint64_t value = 0xe0000 + i;
+    CHECK_EQ(std::memcmp(job.memory[2] + 8 * i + 1, &value, 3), 0);
+  }
+}
+
+// Nothing that posts or polls could take an exception: what cannot be done ends as a request that failed.
+CASE(a_lost_device_fails_what_is_under_way_and_what_comes) {
+  Job job({}, 3);
+  const Hold held(job.memory[1]);
+  const Request early[2] = {job.put(1, 0, 100, true, 1), job.put(2, 200, 100, true, 1)};
+  CHECK_EQ(job.endpoint->post(early, 2), 2u);
+  enter(reinterpret_cast<void*>(2));  // so that the endpoint has to enter its own again
+  const Broken broken(700);
+  std::vector<Completion> ended = job.await(2);
+  CHECK_EQ(ended.size(), 2u);
+  const Request late[2] = {job.put(3, 0, 100, true, 1), job.put(4, 0, 100, true, 2)};
+  CHECK_EQ(job.endpoint->post(late, 2), 2u);
+  for (const Completion& c : job.await(2)) ended.push_back(c);
+  CHECK_EQ(ended.size(), 4u);
+  for (const Completion& c : ended) CHECK(c.code == Code::remote && c.detail == 700);
+  CHECK_EQ(job.words[1][0] + job.words[2][0], 0u);
 }
 
 }  // namespace

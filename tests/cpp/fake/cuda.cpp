@@ -31,7 +31,8 @@ struct Range {
 
 std::mutex mutex;
 std::map<uint64_t, Range> device, pinned;  // by address
-std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0};
+std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0};
+std::atomic<void*> held_back{nullptr};
 thread_local void* context = nullptr;
 
 const Range* within(const std::map<uint64_t, Range>& ranges, uint64_t address, uint64_t bytes,
@@ -97,6 +98,7 @@ void* at(uint64_t address) { return reinterpret_cast<void*>(uintptr_t(address));
 
 // An aligned word arrives whole, whoever writes it at the same time.
 void move(uint64_t to, uint64_t from, uint64_t bytes) {
+  while (held_back == at(to)) usleep(100);
   if (bytes == 8 && to % 8 == 0 && from % 8 == 0)
     __atomic_store_n(static_cast<uint64_t*>(at(to)),
                      __atomic_load_n(static_cast<uint64_t*>(at(from)), __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
@@ -106,6 +108,7 @@ void move(uint64_t to, uint64_t from, uint64_t bytes) {
 
 int write_word(void* stream, uint64_t to, uint64_t value, uint64_t bytes) {
   ++word_writes;
+  if (broken) return broken;
   if (to % bytes || !reached(to, bytes)) return illegal_address;
   stream_of(stream).put([=] {
     if (bytes == 8)
@@ -150,12 +153,19 @@ API void fake_free(void* memory) {
 }
 // While kernels run that wait for others, nothing is made: a driver can wait for them then.
 API void fake_run(int kernels) { running += kernels; }
+// Copies to that address, and what is behind them in their streams, wait until another is given.
+API void fake_hold(void* target) { held_back = target; }
+// The device is lost: whatever is asked of it fails with that error, until it is 0.
+API void fake_break(int error) { broken = error; }
 API int fake_streams() { return live_streams; }
 API int fake_live() { return live_streams + live_mappings + live_pins; }
 API int fake_word_writes() { return word_writes; }  // that streams were given
 
 API int cuCtxGetCurrent(void** out) { return *out = context, success; }
-API int cuCtxSetCurrent(void* given) { return context = given, success; }
+API int cuCtxSetCurrent(void* given) {
+  if (broken) return broken;
+  return context = given, success;
+}
 API int cuCtxGetDevice(int* out) { return *out = int(uintptr_t(context)) - 1, success; }
 API int cuGetErrorString(int, const char** text) { return *text = "fake", success; }
 API int cuStreamCreateWithPriority(void** out, unsigned, int) {
@@ -165,13 +175,17 @@ API int cuStreamCreateWithPriority(void** out, unsigned, int) {
   return success;
 }
 API int cuStreamDestroy_v2(void* stream) { return delete &stream_of(stream), success; }
-API int cuStreamQuery(void* stream) { return stream_of(stream).idle() ? success : not_ready; }
+API int cuStreamQuery(void* stream) {
+  if (broken) return broken;
+  return stream_of(stream).idle() ? success : not_ready;
+}
 API int cuStreamSynchronize(void* stream) {
   while (!stream_of(stream).idle()) usleep(10);
   return success;
 }
 API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   if (!context) return invalid;
+  if (broken) return broken;
   if (reached(from, bytes) && reached(to, bytes)) {
     stream_of(stream).put([=] { move(to, from, bytes); });
   } else if (reached(to, bytes)) {  // from memory that is not pinned: taken at once
@@ -201,7 +215,8 @@ API int cuStreamBatchMemOp_v2(void* stream, unsigned count, Word* words, unsigne
 }
 API int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
   if (running) return would_wait;
-  *out = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  const size_t page = size_t(sysconf(_SC_PAGESIZE));
+  *out = aligned_alloc(page, (bytes + page - 1) / page * page);
   std::lock_guard<std::mutex> held(mutex);
   pinned[uint64_t(uintptr_t(*out))] = {bytes, -1, false};
   return success;
@@ -214,6 +229,7 @@ API int cuMemFreeHost(void* memory) {
 }
 API int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
   if (running) return would_wait;
+  if (bytes % uint64_t(sysconf(_SC_PAGESIZE))) return invalid;  // what shares its last page could not be pinned
   std::lock_guard<std::mutex> held(mutex);
   const uint64_t begin = uint64_t(uintptr_t(memory));
   for (auto& [base, range] : pinned)
