@@ -131,7 +131,7 @@ void Proxy::start() {
       ThreadOptions thread = options_.thread;
       thread.name += "-" + std::to_string(i);
       if (thread.cpu >= 0) thread.cpu += int32_t(i);
-      threads_.push_back(std::make_unique<ProgressThread>(*engines_[i], thread));
+      threads_.push_back(std::make_unique<ProgressThread>(*engines_[i], failures_, thread));
     }
   } catch (...) {
     threads_.clear();

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
+#include <cstdio>
 #include <cstring>
 #include <system_error>
 
@@ -54,7 +55,8 @@ std::thread start_without_signals(Body body) {
 
 }  // namespace
 
-ProgressThread::ProgressThread(Engine& engine, const ThreadOptions& options) : engine_(engine), options_(options) {
+ProgressThread::ProgressThread(Engine& engine, Failures& failures, const ThreadOptions& options)
+    : engine_(engine), failures_(failures), options_(options) {
   thread_ = start_without_signals([this] { run(); });
   pthread_setname_np(thread_.native_handle(), options_.name.substr(0, 15).c_str());
   try {
@@ -94,6 +96,18 @@ std::vector<int> ProgressThread::affinity() {
 
 void ProgressThread::run() {
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // nanoseconds: sleep as long as asked, not 50 us more
+  drained_ = false;
+  try {
+    step_until_told();
+    drained_ = engine_.idle();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  } catch (...) {
+    fail("an exception of unknown type");
+  }
+}
+
+void ProgressThread::step_until_told() {
   uint32_t idle_steps = 0;
   while (true) {
     if (engine_.step_often()) {
@@ -103,7 +117,11 @@ void ProgressThread::run() {
     if (stopping_.load(std::memory_order_acquire) && may_end()) break;
     rest(++idle_steps);
   }
-  drained_ = engine_.idle();
+}
+
+void ProgressThread::fail(const char* why) {
+  std::fprintf(stderr, "gin: %s ends: %s\n", options_.name.c_str(), why);
+  failures_.record({Code::internal});
 }
 
 void ProgressThread::rest(uint32_t idle_steps) {

@@ -1,4 +1,5 @@
-// An OS thread that steps an engine: at once while there is work, then yielding, then sleeping in between.
+// An OS thread that steps an engine: at once while there is work, then yielding, then sleeping in between. What a wire throws
+// fails the job and ends the thread: nobody knows which requests the wire has taken, so none is posted again.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct ThreadOptions {
 class ProgressThread {
  public:
   // Starts at once. Throws gin::Error when the thread cannot be started or pinned.
-  ProgressThread(Engine& engine, const ThreadOptions& options);
+  ProgressThread(Engine& engine, Failures& failures, const ThreadOptions& options);
 
   ~ProgressThread();
   ProgressThread(const ProgressThread&) = delete;
@@ -39,10 +40,13 @@ class ProgressThread {
 
  private:
   void run();
+  void step_until_told();
+  void fail(const char* why);
   void rest(uint32_t idle_steps);
   bool may_end() const;
 
   Engine& engine_;
+  Failures& failures_;
   const ThreadOptions options_;
   std::atomic<bool> stopping_{false};
   std::atomic<int64_t> deadline_ns_{0};  // of steady_clock, valid once stopping_

@@ -2,6 +2,7 @@
 #include <sched.h>
 
 #include <chrono>
+#include <stdexcept>
 #include <thread>
 
 #include "check.h"
@@ -44,6 +45,48 @@ struct Job {
   Record record{};
   std::shared_ptr<wire::Fabric> fabric;
   Proxy proxy;
+};
+
+enum class Throws { post, poll, settled, thing };
+
+// A wire that throws from one of an endpoint's calls, for ever from the first request on.
+class ThrowingFabric final : public wire::Fabric {
+ public:
+  explicit ThrowingFabric(Throws throws) : throws_(throws) {}
+  std::string add_region(uint32_t, void*, uint64_t) override { return {}; }
+  void import_region(uint32_t, uint32_t, const std::string&, void*) override {}
+  void remove_region(uint32_t) override {}
+  std::unique_ptr<wire::Endpoint> endpoint() override { return std::make_unique<Endpoint>(throws_); }
+  uint64_t max_message() const override { return 1 << 30; }
+
+ private:
+  class Endpoint final : public wire::Endpoint {
+   public:
+    explicit Endpoint(Throws throws) : throws_(throws) {}
+    size_t post(const wire::Request* requests, size_t) override {
+      if (throws_ == Throws::thing) throw 7;
+      meet(Throws::post);
+      token_ = requests->token;
+      ++taken_;
+      return 1;
+    }
+    size_t poll(wire::Completion* completions, size_t) override {
+      if (!taken_) return 0;
+      meet(Throws::poll);
+      *completions = {token_, Code::ok, 1, 0};
+      --taken_;
+      return 1;
+    }
+    bool settled() override { return meet(Throws::settled), true; }
+
+   private:
+    void meet(Throws here) const {
+      if (throws_ == here) throw std::runtime_error("the wire has come to an end");
+    }
+    Throws throws_;
+    uint64_t token_ = 0, taken_ = 0;
+  };
+  Throws throws_;
 };
 
 template <class Body>
@@ -124,6 +167,30 @@ CASE(a_failing_peer_does_not_stop_the_others) {
   CHECK_EQ(job.record.detail, 110ull);
   CHECK_EQ(job.proxy.stats().failures, 50ull);
   CHECK(job.proxy.stop(5));
+}
+
+// Nothing of it is posted twice, waits end as the job has failed, and so does the thread.
+CASE(a_wire_that_throws_fails_the_job) {
+  for (Throws throws : {Throws::post, Throws::poll, Throws::settled, Throws::thing}) {
+    Record record{};
+    std::atomic<int> raised{0};
+    ProxyOptions options;
+    options.device.raise = [&] { ++raised; };
+    Proxy proxy(std::make_shared<ThrowingFabric>(throws), {1, 2, 4}, 2, record, nullptr, options);
+    proxy.start();
+    const ibrc::Ring& ring = proxy.rings()[0];
+    ibrc::Fields put;
+    put.op = ibrc::Op::put, put.peer = 1;
+    ibrc::publish(ring, ibrc::reserve(ring, 1).first, put);
+    const auto deadline = Clock::now() + std::chrono::seconds(10);
+    while (!raised && Clock::now() < deadline) std::this_thread::yield();
+    CHECK_EQ(raised.load(), 1);
+    CHECK(has_failed(record));
+    CHECK(record.code == Code::internal);
+    bool drained = true;
+    CHECK(seconds_of([&] { drained = proxy.stop(60); }) < 5);
+    CHECK(!drained);
+  }
 }
 
 CASE(completions_in_reverse_order) {
