@@ -3,6 +3,8 @@
 // and chunks for bytes that cannot go straight to their target.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 
@@ -21,7 +23,10 @@ constexpr uint32_t answer = 2;  // of a fetch, whose number is `token`
 
 constexpr uint64_t most_inline = 48;
 constexpr uint64_t ring = 256, chunks = 8, chunk_bytes = 512 << 10;
-constexpr uint64_t page = 4096, line = 64;
+constexpr uint64_t line = 64;
+
+// What a GPU is given is whole pages of this size: the same on all ranks, which are on one host.
+inline uint64_t page() { return uint64_t(sysconf(_SC_PAGESIZE)); }
 
 struct Message {
   Content content;
@@ -59,7 +64,7 @@ class LaneMemory {
 
   static uint64_t head_bytes(uint32_t contexts) {
     const uint64_t bytes = (2 + chunks + 2 * uint64_t(contexts)) * line + ring * sizeof(Slot);
-    return (bytes + page - 1) / page * page;
+    return (bytes + page() - 1) / page() * page();
   }
   static uint64_t inbox_bytes(uint32_t senders, uint32_t contexts) {
     return senders * (head_bytes(contexts) + chunks * chunk_bytes);

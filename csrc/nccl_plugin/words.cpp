@@ -17,8 +17,8 @@ struct Words::Memory {
     alignas(line) uint64_t passed;
     alignas(line) uint64_t read;
   };
-  Memory() : content(new (std::align_val_t(page)) Content[page / sizeof(Content)]()), pinned(content, page) {}
-  ~Memory() { operator delete[](content, std::align_val_t(page)); }
+  Memory() : content(new (std::align_val_t(page())) Content[page() / sizeof(Content)]()), pinned(content, page()) {}
+  ~Memory() { operator delete[](content, std::align_val_t(page())); }
   Content* content;
   Pinned pinned;
 };

@@ -1,5 +1,7 @@
 #include "proxy/proxy.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,7 +11,7 @@
 namespace gin::proxy {
 namespace {
 
-constexpr uint64_t line = 64, page = 4096;
+constexpr uint64_t line = 64;
 constexpr uint32_t most_depth = 1u << 20;
 
 void require(bool fits, const std::string& what, uint64_t value, const std::string& limit) {
@@ -102,7 +104,7 @@ void Proxy::lay_out_rings(uint32_t counters) {
     results_ = carver.take<ibrc::Result>(uint64_t(layout_.contexts) * ibrc::result_slots);
     return carver.used();
   };
-  const uint64_t bytes = carve(nullptr);
+  const uint64_t bytes = carve(nullptr), page = uint64_t(sysconf(_SC_PAGESIZE));  // a GPU is given whole ones
   memory_bytes_ = (bytes + page - 1) / page * page;
   memory_.reset(static_cast<char*>(std::aligned_alloc(page, memory_bytes_)));
   if (!memory_)
