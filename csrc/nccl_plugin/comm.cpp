@@ -20,8 +20,9 @@ Comm::~Comm() {
 }
 
 std::shared_ptr<Region> Comm::add(void* data, uint64_t bytes, bool cuda, bool never_reset) {
-  constexpr const char* name = "registering memory";
+  constexpr const char *name = "registering memory", *mapping = "mapping memory";
   std::lock_guard<std::mutex> lock(collective_);
+  const uint32_t number = next_++;  // the same on all ranks, of which one may fail at what follows
   Gpu::Use use(gpu_.get());
   auto region = std::make_shared<Region>();
   std::optional<Exported> exported;
@@ -37,9 +38,9 @@ std::shared_ptr<Region> Comm::add(void* data, uint64_t bytes, bool cuda, bool ne
     region->parts.resize(size());
     if (cuda && bytes) exported = gpu_->share(data, bytes);
     if (exported && exported->allocations.size() > most_descriptors) exported.reset();
+    region->number = number;
     std::lock_guard<std::mutex> guard(table_);
-    region->number = next_++;
-    regions_[region->number] = region;  // before the others can send to it
+    regions_[number] = region;  // before the others can send to it
     return true;
   });
   std::vector<int> descriptors;
@@ -47,15 +48,18 @@ std::shared_ptr<Region> Comm::add(void* data, uint64_t bytes, bool cuda, bool ne
     for (const Descriptor& allocation : exported->allocations) descriptors.push_back(allocation.get());
   try {
     auto letters = mesh_.exchange(name, describe(*region, exported), descriptors);
-    for (uint32_t peer = 0; peer < size(); ++peer) {
-      std::string note;
-      if (peer != rank()) region->parts[peer] = understand(letters[peer], gpu_.get(), note);
-      if (!note.empty()) inform("memory of rank " + std::to_string(peer) + " goes through host memory: " + note);
-    }
     std::string reached(size(), '0');
-    for (uint32_t peer = 0; peer < size(); ++peer)
-      if (region->parts[peer].mapping) reached[peer] = '1';
-    letters = mesh_.exchange("mapping memory", reached);
+    or_fail(mapping, [&] {
+      for (uint32_t peer = 0; peer < size(); ++peer) {
+        if (peer == rank()) continue;
+        std::string note;
+        region->parts[peer] = understand(letters[peer], peer, number, gpu_.get(), note);
+        if (!note.empty()) inform("memory of rank " + std::to_string(peer) + " goes through host memory: " + note);
+        if (region->parts[peer].mapping) reached[peer] = '1';
+      }
+      return true;
+    });
+    letters = mesh_.exchange(mapping, reached);
     for (uint32_t peer = 0; peer < size(); ++peer)
       region->parts[peer].reaches = peer != rank() && letters[peer].text.substr(rank(), 1) == "1";
   } catch (const std::exception&) {

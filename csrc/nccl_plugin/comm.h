@@ -58,9 +58,9 @@ class Comm {
   Mesh mesh_;
   Words words_;
   std::mutex collective_;  // one step at a time
+  uint32_t next_ = 0;      // the number of the region that is registered next: one of those steps
   std::mutex table_;       // guards what follows
   std::unordered_map<uint32_t, std::shared_ptr<Region>> regions_;
-  uint32_t next_ = 0;
 };
 
 }  // namespace gin::rma

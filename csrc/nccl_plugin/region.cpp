@@ -14,13 +14,16 @@ std::string describe(const Region& region, const std::optional<Exported>& export
   return out.str();
 }
 
-Part understand(Letter& letter, const Gpu* gpu, std::string& note) {
+Part understand(Letter& letter, uint32_t peer, uint32_t number, const Gpu* gpu, std::string& note) {
   std::istringstream in(letter.text);
-  uint32_t number = 0;
+  uint32_t theirs = 0;
   Part part;
   Exported exported;
-  if (!(in >> number >> part.bytes >> part.cuda >> exported.offset))
+  if (!(in >> theirs >> part.bytes >> part.cuda >> exported.offset))
     throw Error(Error::Kind::internal, "registering memory: not understood: " + letter.text.substr(0, 80));
+  if (theirs != number)
+    throw Error(Error::Kind::internal, "registering memory: region " + std::to_string(number) + " is number " +
+                                           std::to_string(theirs) + " at rank " + std::to_string(peer));
   for (uint64_t bytes; in >> bytes;) exported.bytes.push_back(bytes);
   exported.allocations = std::move(letter.descriptors);
   if (!part.cuda || exported.bytes.empty()) return part;

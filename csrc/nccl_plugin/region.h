@@ -38,7 +38,8 @@ inline bool holds(const Part& part, uint64_t offset, uint64_t count) {
 // What a rank tells the others about its part: text and descriptors of one letter.
 std::string describe(const Region& region, const std::optional<Exported>& exported);
 
-// The part of another rank. `note` says why it is not reached, when that is so and could be otherwise.
-Part understand(Letter& letter, const Gpu* gpu, std::string& note);
+// The part of another rank, which has to call the region `number` as well. `note` says why it is not reached, when that is so
+// and could be otherwise. Throws gin::Error.
+Part understand(Letter& letter, uint32_t peer, uint32_t number, const Gpu* gpu, std::string& note);
 
 }  // namespace gin::rma

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "error.h"
+#include "nccl_plugin/region.h"
 #include "plugin_ranks.h"
 
 using namespace plugin;
@@ -279,6 +281,37 @@ CASE(memory_of_a_gpu_is_refused_without_one) {
     CHECK(r.barrier());
   });
   CHECK_CONTAINS(logged(), "rank 0: memory of a GPU");
+}
+
+// One rank's part could not be registered: what is registered next has one number on all ranks nevertheless.
+CASE(a_failed_registration_shifts_no_region) {
+  for (int failing : {0, 1})
+    with_ranks(2, [=](Rank& r) {
+      std::vector<uint64_t> windows[3] = {std::vector<uint64_t>(8), std::vector<uint64_t>(8), std::vector<uint64_t>(8)};
+      CHECK(!r.add(windows[0].data(), 64, r.rank() == failing ? abi::pointer_cuda : abi::pointer_host));
+      CHECK(r.barrier());
+      void* regions[3];
+      for (int i = 0; i < 3; ++i) CHECK((regions[i] = r.add(windows[i].data(), 64)) != nullptr);
+      const int peer = 1 - r.rank();
+      for (int i = 0; i < 3; ++i) {
+        void* request = nullptr;
+        CHECK_EQ(r.put_signal(nullptr, 0, 0, nullptr, 0, peer, regions[i], 8, 10 + uint64_t(i), &request), 0);
+        CHECK_EQ(r.wait(request), 0);
+      }
+      for (uint64_t i = 0; i < 3; ++i) {
+        CHECK(r.wait_word(windows[i][1], 10 + i, 5));
+        CHECK_EQ(windows[i][1], 10 + i);
+      }
+      CHECK(r.barrier());
+    });
+}
+
+CASE(ranks_that_number_a_region_differently_are_named) {
+  std::string note;
+  Letter letter{"4 64 0 0", {}};
+  CHECK_EQ(understand(letter, 1, 4, nullptr, note).bytes, 64u);
+  letter.text = "3 64 0 0";
+  CHECK_THROWS(gin::Error, "region 4 is number 3 at rank 1", understand(letter, 1, 4, nullptr, note));
 }
 
 CASE(a_region_that_is_gone_fails_the_sender) {
