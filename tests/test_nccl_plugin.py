@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gin.backends.nccl_gin import plugin
+from gin.backends.nccl_gin import cuda, plugin
+from gin.config import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +112,54 @@ def test_a_path_that_nccl_would_not_take(monkeypatch: pytest.MonkeyPatch) -> Non
         assert plugin.choose(Ranks(), 1, 1) == ""
         assert os.environ.pop(plugin.VARIABLE) == plugin.NAME  # found by name: it is loaded already
         assert loaded.pop() == str(Path(folder, plugin.NAME))
+
+
+# -- the job's deadlines ----------------------------------------------------------------------------------------------
+
+
+class Started(Exception):
+    """NCCL would be loaded now."""
+
+
+def open_backend(config: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The plugin's variables at the moment when NCCL makes a communicator and loads the plugin."""
+    found: dict[str, str] = {}
+
+    def start(_self: Any, _uid: bytes) -> None:
+        found.update({name: value for name, value in os.environ.items() if name.startswith("NCCL_RMA_GIN_")})
+        raise Started
+
+    exchange = SimpleNamespace(gather=lambda _tag, make: [make()], agree=lambda _tag, make: make())
+    backend = object.__new__(cuda.Backend)
+    backend.job = SimpleNamespace(config=config, exchange=exchange, local_size=1, size=1, rank=0)
+    monkeypatch.setattr(cuda, "preload", lambda *_names: None)
+    monkeypatch.setattr(cuda, "library", lambda _name: None)
+    monkeypatch.setattr(cuda.Backend, "_check_version", lambda _self: None)
+    monkeypatch.setattr(cuda.Backend, "_make_id", lambda _self: "00")
+    monkeypatch.setattr(cuda.Backend, "_start", start)
+    with pytest.raises(Started):
+        backend.open()
+    return found
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What the backend sets is taken back."""
+    with monkeypatch.context() as patch:
+        for name in ("NCCL_RMA_GIN_TIMEOUT", "NCCL_RMA_GIN_CONNECT_TIMEOUT", plugin.VARIABLE):
+            patch.setenv(name, "")
+            del os.environ[name]
+        yield
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_plugin_has_the_deadlines_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gin.toml").write_text('timeout = "3min"\n')
+    config = resolve({"connect_timeout": 2.5}, {}, tmp_path)
+    names = ("NCCL_RMA_GIN_TIMEOUT", "NCCL_RMA_GIN_CONNECT_TIMEOUT")
+    found = open_backend(config, monkeypatch)
+    assert [found.get(name) for name in names] == ["180s", "2.5s"]
+    for route in ("direct", "native"):  # a second job in the process has its own
+        config = resolve({"timeout": 0, "connect_timeout": "90s", "route": route}, {}, tmp_path)
+        found = open_backend(config, monkeypatch)
+        assert [found.get(name) for name in names] == ["never", "90s"]

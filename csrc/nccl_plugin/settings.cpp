@@ -19,6 +19,11 @@ struct Unit {
 constexpr Unit units[] = {{"", 1},   {"s", 1},    {"sec", 1},  {"ms", 1e-3}, {"us", 1e-6},
                           {"m", 60}, {"min", 60}, {"h", 3600}, {"ns", 1e-9}};
 
+// Of the plugin's variable, or else of gin's.
+double deadline(const char* own, const char* gins, double otherwise) {
+  return seconds(std::getenv(own), seconds(std::getenv(gins), otherwise));
+}
+
 }  // namespace
 
 double seconds(const char* text, double otherwise) {
@@ -35,8 +40,8 @@ double seconds(const char* text, double otherwise) {
 
 Settings Settings::from_environment() {
   Settings found;
-  found.connect_timeout = seconds(std::getenv("GIN_CONNECT_TIMEOUT"), default_connect_timeout);
-  found.timeout = seconds(std::getenv("GIN_TIMEOUT"), default_timeout);
+  found.connect_timeout = deadline("NCCL_RMA_GIN_CONNECT_TIMEOUT", "GIN_CONNECT_TIMEOUT", default_connect_timeout);
+  found.timeout = deadline("NCCL_RMA_GIN_TIMEOUT", "GIN_TIMEOUT", default_timeout);
   const char* pull = std::getenv("NCCL_RMA_GIN_PULL");
   found.pull = pull ? std::strtoull(pull, nullptr, 10) : default_pull;
   return found;

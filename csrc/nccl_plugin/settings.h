@@ -1,4 +1,5 @@
-// What the environment says: the variables of gin that also concern this plugin, and its own.
+// What the environment says when a communicator is made: this plugin's own variables, by which gin hands over what its job was
+// given (gin/backends/nccl_gin/plugin.py), and else those of gin that also concern it.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +7,12 @@
 namespace gin::rma {
 
 struct Settings {
-  double connect_timeout;  // seconds for one collective step, 0 for as long as it takes: GIN_CONNECT_TIMEOUT
-  double timeout;          // seconds that a peer may take nothing while something waits for it: GIN_TIMEOUT
-  uint64_t pull;           // bytes of the largest put that the target's GPU copies: NCCL_RMA_GIN_PULL
+  // Seconds for one collective step, 0 for as long as it takes: NCCL_RMA_GIN_CONNECT_TIMEOUT, GIN_CONNECT_TIMEOUT.
+  double connect_timeout;
+  // Seconds that a peer may take nothing while something waits for it: NCCL_RMA_GIN_TIMEOUT, GIN_TIMEOUT.
+  double timeout;
+  // Bytes of the largest put that the target's GPU copies: NCCL_RMA_GIN_PULL.
+  uint64_t pull;
 
   static Settings from_environment();
 };

@@ -220,4 +220,27 @@ CASE(durations) {
   CHECK_EQ(seconds(nullptr, 4), 4);
 }
 
+// What gin hands over is the job's; without it the variables of gin count.
+CASE(deadlines_come_from_the_job) {
+  const auto found = [] {
+    const Settings settings = Settings::from_environment();
+    return std::pair(settings.timeout, settings.connect_timeout);
+  };
+  std::vector<std::pair<std::string, std::string>> before;
+  const char* names[] = {"GIN_TIMEOUT", "GIN_CONNECT_TIMEOUT", "NCCL_RMA_GIN_TIMEOUT", "NCCL_RMA_GIN_CONNECT_TIMEOUT"};
+  for (const char* name : names) {
+    if (const char* value = std::getenv(name)) before.emplace_back(name, value);
+    unsetenv(name);
+  }
+  CHECK(found() == std::pair(30.0, 60.0));
+  setenv("GIN_TIMEOUT", "2min", 1);
+  setenv("GIN_CONNECT_TIMEOUT", "5s", 1);
+  CHECK(found() == std::pair(120.0, 5.0));
+  setenv("NCCL_RMA_GIN_TIMEOUT", "never", 1);
+  setenv("NCCL_RMA_GIN_CONNECT_TIMEOUT", "0.25s", 1);
+  CHECK(found() == std::pair(0.0, 0.25));
+  for (const char* name : names) unsetenv(name);
+  for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
+}
+
 CHECK_MAIN

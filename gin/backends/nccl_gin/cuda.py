@@ -49,6 +49,7 @@ class Backend(CudaBackend):
         self._no_plugin = "route=direct needs no transport"
         if config.route != "direct":
             self._no_plugin = plugin.choose(job.exchange, job.local_size, job.size)
+        plugin.hand_over(config)  # the user may have named it too
         job.exchange.agree("nccl version", self._check_version)
         uid = job.exchange.gather("nccl id", self._make_id)[0]
         job.exchange.agree("nccl start", lambda: self._start(bytes.fromhex(uid)))

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gin.collective import Exchange
+from gin.config import Config, format_duration
 
-__all__ = ["NAME", "VARIABLE", "choose", "obstacle", "path"]
+__all__ = ["NAME", "VARIABLE", "choose", "hand_over", "obstacle", "path"]
 
 NAME = "libnccl-rma-gin.so"
 VARIABLE = "NCCL_RMA_PLUGIN"
@@ -86,6 +87,12 @@ def choose(exchange: Exchange, local_size: int, size: int) -> str:
     os.environ[VARIABLE] = _value(found)
     log.info("NCCL's GIN runs on gin's RMA plugin %s", found)
     return ""
+
+
+def hand_over(config: Config) -> None:
+    """Tells the plugin the deadlines of the job whose communicator is made next, wherever they were set."""
+    os.environ["NCCL_RMA_GIN_TIMEOUT"] = format_duration(config.timeout)
+    os.environ["NCCL_RMA_GIN_CONNECT_TIMEOUT"] = format_duration(config.connect_timeout)
 
 
 def _value(found: Path | None) -> str:
