@@ -24,6 +24,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, hosts: list[str], wire: str, **settings: Any) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.hosts, self.without_access = hosts, set[int]()
+        self.refusal = gin.Error("peer access is not supported")
         self.lost = self.record = None
         gpu = SimpleNamespace(bus_id="0000:17:00.0", ordinal=0, name="GPU", enter=lambda: None)
         gpu.copy_in = lambda address, data: None
@@ -77,7 +78,7 @@ class World:
                 self.address = self.rank << 40
                 world.calls.append(("map", self.rank))
                 if self.rank in world.without_access:
-                    raise gin.Error("peer access is not supported")
+                    raise world.refusal
 
             def close(self) -> None:
                 world.calls.append(("unmap", self.rank))
@@ -163,6 +164,14 @@ def test_gpus_without_peer_access_are_reached_by_their_nics(world):
     job.without_access = {1}
     with pytest.raises(gin.Error, match="peer access"):
         job.backend.window("w", 8)  # kernels take the way that the first region had
+
+
+@pytest.mark.parametrize("error", [gin.OutOfMemoryError, gin.KernelError])
+def test_what_fails_for_another_reason_is_not_taken_for_missing_access(world, error):
+    job = world(HERE, HERE)
+    job.without_access, job.refusal = {1}, error("something else")
+    with pytest.raises(error, match="something else"):
+        job.backend.open()
 
 
 def test_over_copy_engines_all_ranks_are_on_one_host_and_have_peer_access(world):

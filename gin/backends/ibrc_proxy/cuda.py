@@ -203,10 +203,11 @@ class Backend(CudaBackend):
             return None
         try:
             return PeerMemory(self.platform.gpu, exported)
-        except Error:
-            if not self._rdma or hasattr(self, "control"):
+        except Error as error:
+            # Of another kind than memory that ran out, or a kernel that broke the context: these GPUs have no peer access.
+            if type(error) is not Error or not self._rdma or hasattr(self, "control"):
                 raise
-            self._unmapped.add(peer)  # these GPUs have no peer access, which the first region shows
+            self._unmapped.add(peer)  # which the first region shows
             return None
 
     def _share_signals(self, number: int) -> None:
