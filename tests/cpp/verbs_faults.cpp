@@ -240,6 +240,29 @@ CASE(after_a_fence_no_signal_and_no_atomic_comes_before_a_get_has_read) {
   }
 }
 
+// An atomic that the device cannot do takes more than one trip.
+CASE(after_a_fence_no_signal_comes_before_an_emulated_atomic_is_done) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    const Fresh fresh(seed);
+    Job job(2);
+    const uint64_t before = 5;  // not what it is first taken to be
+    std::memcpy(job[1].bytes.data() + 64, &before, 8);
+    std::vector<Request> left = {
+        with_signal(request(Verb::signal, 1, 0, 0, 0), 3, 1), {}, atomic(Atomic::fetch_add, 1, 1)};
+    left[1].verb = Verb::fence;
+    left[2].bytes = 4;
+    size_t ended = 0;
+    REQUIRE(eventually([&] {
+      while (!left.empty() && post(job[0], left.back())) left.pop_back();
+      Completion c[3];
+      ended += job[0].endpoint->poll(c, 3);
+      return __atomic_load_n(&job[1].words[3], __ATOMIC_ACQUIRE) == 1;
+    }));
+    CHECK_EQ(word_at(job[1], 64), 6ull);
+    CHECK_EQ(job[0].wait(3 - ended).size(), 3 - ended);
+  }
+}
+
 // -- failures ---------------------------------------------------------------------------------------------------------
 
 CASE(an_error_of_each_kind_is_told_with_its_peer) {

@@ -66,6 +66,7 @@ bool VerbsEndpoint::take_atomic(const Request& r, Queue& q) {
                   no_slot,
                   no_slot};
   ++taken_;
+  if (!slots_[slot].native()) ++q.emulated, q.emulated_at = fences_;
   if (!join(slot)) post_slot(slot);
   return true;
 }
@@ -129,7 +130,7 @@ void VerbsEndpoint::post_slot(uint16_t number) {
   const Slot& slot = slots_[number];
   pieces_[chained_] = {words_.address() + 8 * (1 + uint64_t(number)), 8, words_.local_key()};
   const bool adds = slot.native() && slot.atomic == Atomic::fetch_add;
-  const bool fenced = waits_for_fetches(*slot.queue);
+  const bool fenced = starts_fenced(*slot.queue);
   ibv_send_wr& wr = chain(*slot.queue, adds ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP, slot.target,
                           slot.key, {0, Ends::atomic, false, true, number});
   wr.wr.atomic.compare_add = adds ? slot.operand : slot.native() ? slot.compare : slot.expected;
@@ -171,6 +172,7 @@ void VerbsEndpoint::hand_back(uint16_t number, uint64_t found, bool failed) {
     const uint64_t old = slot.part(found);
     if (!failed) std::memcpy(slot.result, &old, slot.bytes);
     slot.queue->told |= failed;
+    if (!slot.native()) --slot.queue->emulated;
     done_.push({slot.token, failed ? Code::remote : Code::ok, slot.queue->peer, failed ? slot.queue->syndrome : 0});
     free_slots_.push_back(number);
     if (!slot.native()) found = slot.desired(found);

@@ -41,10 +41,12 @@ inline ibv_send_wr& VerbsEndpoint::chain(Queue& q, ibv_wr_opcode opcode, uint64_
   return wr;
 }
 
-// Whether what is posted next comes after a fence behind gets or atomics that are still under way: a device may do it before
-// the target has answered them. Soft-RoCE does one after the other.
-inline bool VerbsEndpoint::waits_for_fetches(const Queue& q) const {
-  return !soft_ && q.fences_seen != fences_ && q.fetched > q.retired;
+// Whether the next request has to wait for the gets and atomics that a fence came behind: a device may do it before the target
+// has answered them. What is posted after it waits with it. Soft-RoCE does one after the other.
+inline bool VerbsEndpoint::starts_fenced(Queue& q) {
+  const bool waits = !soft_ && q.fence_goal > q.retired;
+  q.fence_goal = 0;
+  return waits;
 }
 
 }  // namespace gin::wire::verbs

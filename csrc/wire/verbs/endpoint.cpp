@@ -120,7 +120,8 @@ bool VerbsEndpoint::take(const Request& r) {
   Queue& q = queues_[r.peer];
   if (q.dead) return end(r, Code::remote, q.syndrome);
   if (!q.connected) return end(r, Code::internal, syndrome_of_errno(ENOTCONN));
-  if (q.held) return false;
+  if (q.held || (q.emulated && q.emulated_at != fences_)) return false;
+  if (q.fences_met != fences_) q.fences_met = fences_, q.fence_goal = q.fetched;
   if (r.verb == Verb::atomic) return take_atomic(r, q);
 
   const bool value = r.verb == Verb::value, moves = value || (r.bytes != 0 && r.verb != Verb::signal);
@@ -181,7 +182,7 @@ void VerbsEndpoint::read(Queue& q, const Request& r, const LocalRegion& local, c
 }
 
 void VerbsEndpoint::add(Queue& q, uint64_t target, uint32_t key, uint64_t value, Entry entry) {
-  const bool fenced = waits_for_fetches(q);
+  const bool fenced = starts_fenced(q);
   entry.trips = true;
   pieces_[chained_] = {words_.address(), 8, words_.local_key()};
   ibv_send_wr& wr = chain(q, IBV_WR_ATOMIC_FETCH_AND_ADD, target, key, entry);
@@ -203,10 +204,9 @@ void VerbsEndpoint::read_back(Queue& q) {
 // Whether the next write has to wait for the answers before it. Relaxed writes may overtake each other in the target's memory,
 // so after a fence the first one waits for a round trip that follows the earlier ones.
 bool VerbsEndpoint::keep_fence(Queue& q) {
-  if (q.fences_seen == fences_) return false;
-  const bool fetches = waits_for_fetches(q);
+  const bool fetches = starts_fenced(q);
+  if (!relaxed_ || q.fences_seen == fences_) return fetches;
   q.fences_seen = fences_;
-  if (!relaxed_) return fetches;
   if (q.wrote > q.tripped) read_back(q);
   return q.tripped > q.retired;
 }
@@ -225,11 +225,13 @@ void VerbsEndpoint::ring() {
   chained_ = 0;
 }
 
-// The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails. With the
-// queue pair go its completions, which would take room that is given to others.
-void VerbsEndpoint::refused(Queue& q, int error) {
+// The device did not take a chain: what is in flight on the queue pair can no longer be told apart, so all of it fails.
+void VerbsEndpoint::refused(Queue& q, int error) { give_up(q, syndrome_of_errno(error)); }
+
+// With the queue pair go its completions, which would take room that is given to others.
+void VerbsEndpoint::give_up(Queue& q, uint64_t syndrome) {
   q.pair.reset();
-  lose(q, q.completed, syndrome_of_errno(error));
+  lose(q, q.completed, syndrome);
 }
 
 // The device sends nothing more by the queue pair, and flushes what is in flight.
@@ -243,7 +245,10 @@ int VerbsEndpoint::shut(Queue& q) {
 void VerbsEndpoint::abandon(uint32_t peer) {
   Queue& q = queues_[peer];
   if (q.dead || !q.connected) return;
-  if (shut(q) != 0 || q.posted == q.completed) lose(q, q.completed, syndrome_of_errno(ECANCELED));
+  if (shut(q) != 0)
+    give_up(q, syndrome_of_errno(ECANCELED));
+  else if (q.posted == q.completed)
+    lose(q, q.completed, syndrome_of_errno(ECANCELED));
 }
 
 // -- from completions to completions ----------------------------------------------------------------------------------
@@ -264,7 +269,7 @@ void VerbsEndpoint::collect() {
   const int count = ibv_poll_cq(completions_.get(), 32, found);
   if (count < 0) [[unlikely]] {
     for (Queue& q : queues_)
-      if (q.posted != q.completed) lose(q, q.completed, syndrome_of_errno(EIO));
+      if (q.posted != q.completed) give_up(q, syndrome_of_errno(EIO));
     return;
   }
   for (int i = 0; i < count; ++i) {

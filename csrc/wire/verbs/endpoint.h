@@ -75,10 +75,11 @@ class VerbsEndpoint final : public Endpoint {
   void post_again(uint16_t slot);
   void release_held();
   uint64_t joint(uint16_t slot, uint64_t word) const;
-  bool waits_for_fetches(const Queue& q) const;
+  bool starts_fenced(Queue& q);
   bool keep_fence(Queue& q);
   void ring();
   void refused(Queue& q, int error);
+  void give_up(Queue& q, uint64_t syndrome);
   int shut(Queue& q);
 
   // from completions to completions

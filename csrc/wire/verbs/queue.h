@@ -31,8 +31,12 @@ struct Queue {
   uint64_t fetched = 0;              // after the last get or atomic with an answer that was posted
   uint64_t landed = 0, settled = 0;  // after the last write and the last round trip that were retired
   uint64_t goal = 0;                 // what landed was when it was first asked whether all has settled
-  uint64_t fences_seen = 0;
-  uint32_t held = 0;  // atomics that are held back; nothing is posted before them
+  uint64_t fences_seen = 0;          // by relaxed writes
+  uint64_t fences_met = 0,
+           fence_goal = 0;   // the newest fence, and what was fetched before it, until something waits for that
+  uint32_t held = 0;         // atomics that are held back; nothing is posted before them
+  uint32_t emulated = 0;     // atomics that the device cannot do, which are posted again until they are done,
+  uint64_t emulated_at = 0;  // and the fences before the last of them: nothing goes past a later one
 
   // From `failed_from` on requests have failed with `syndrome`.
   bool dead = false;
