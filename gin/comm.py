@@ -6,7 +6,7 @@ import contextlib
 import operator
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -188,9 +188,12 @@ class Comm:
         return self._opened(self._backend.window(tag, size))
 
     def register(self, array: npt.NDArray[Any]) -> Window:
-        """A window over a NumPy array's own memory, which has to live as long as the window. Collective.
+        """A window over an array's own memory, which has to live as long as the window. Collective.
 
-        Capability `register_memory`. Other ranks reach it by the wire, not by load and store.
+        array  on the platform host a writable contiguous NumPy array, which other ranks reach by the wire and not by load
+               and store; on cuda one of this rank's GPU, from CuPy, PyTorch or Numba, whose memory comes from cudaMalloc
+
+        Capability `register_memory`. Raises ArgumentError for another array, UnsupportedError where it cannot be.
         """
         self._check_usable()
         tag = self._next_tag("register")
@@ -236,7 +239,7 @@ class Comm:
 
     def compile_ahead(
         self,
-        kernels: Sequence[tuple[str, str]],
+        kernels: Iterable[tuple[str, str]],
         workers: int | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -247,6 +250,10 @@ class Comm:
         stopped  asked before each kernel: whether to leave the rest
         """
         self._check_open()
+        kernels = list(kernels)
+        for kernel in kernels:
+            if not (isinstance(kernel, (tuple, list)) and [type(text) for text in kernel] == [str, str]):
+                raise ArgumentError(f"compile_ahead: {kernel!r:.60} is no pair of a kernel's source and its name")
         cores = len(os.sched_getaffinity(0))
         workers = workers or max(1, cores // self._store.ranks.local_size)
         self._platform.compile_ahead(kernels, self._flags(), workers, stopped)

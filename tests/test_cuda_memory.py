@@ -87,10 +87,16 @@ def test_nothing_is_given_back_when_python_ends(gpu, monkeypatch):
 
 
 def test_nothing_is_given_back_while_a_kernel_does_not_end(gpu):
-    gpu.stuck = True  # it would be waited for
+    running, given = {7}, "what it writes to"
+    gpu.leave_unended([(lambda stream: (600 if stream in running else 0,), stream) for stream in (6, 7)])
+    before = list(cuda_memory.kept)
     for kind, fields in ((DeviceMemory, {"address": 64}), (PeerMemory, {"_base": 64}), (PinnedMemory, {"address": 64})):
-        owner(kind, gpu, _registered=False, **fields)
-    assert not gpu._cu.calls and gpu._cu.context == "theirs"
+        owner(kind, gpu, _registered=True, _owner=given, **fields)  # what frees it would wait
+    assert not gpu._cu.calls and gpu._cu.context == "theirs" and gpu.stuck
+    assert [item for item in cuda_memory.kept if item not in before] == [given]
+    running.clear()
+    owner(DeviceMemory, gpu, address=64)
+    assert gpu._cu.calls == [("cuMemFree", "ours", 64)] and not gpu.stuck
 
 
 def test_pinned_memory_outlives_what_pins_it(gpu):

@@ -20,7 +20,7 @@ class Driver:
     """Answers success and a number of its own; `running` streams and events have not ended."""
 
     def __init__(self) -> None:
-        self.made, self.gone, self.running = 0, list[int](), set[int]()
+        self.made, self.gone, self.running, self.numbers = 0, list[int](), set[int](), dict[int, int]()
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] != "cu":
@@ -44,6 +44,9 @@ class Driver:
 
     cuEventQuery = cuStreamQuery  # noqa: N815
 
+    def cuStreamGetId(self, stream: int) -> tuple[int, int]:  # noqa: N802
+        return 0, self.numbers.get(stream, stream)
+
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, *_: Any) -> tuple[int, int]:  # noqa: N802
         return 0, 2
 
@@ -65,9 +68,24 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_stream_has_one_event_however_often_it_is_launched_on(platform):
+    platform.driver.running |= {1, 2}  # the events' numbers
     for stream in (7, 8, 7, 7, 8):
         platform._mark_end(stream)
-    assert platform.driver.made == 2
+    assert platform.driver.made == 2 and len(platform._queries()) == 3
+
+
+def test_a_streams_handle_that_comes_again_is_another_streams(platform):
+    platform.driver.running.add(1)
+    platform._mark_end(7)
+    platform.driver.numbers[7] = 70  # destroyed while its launch ran, and made anew
+    platform._mark_end(7)
+    assert platform.driver.made == 2 and not platform._ended()
+
+
+def test_events_of_streams_whose_launches_have_ended_are_given_back(platform):
+    for stream in range(7, 30):
+        platform._mark_end(stream)
+    assert platform.driver.made == 23 and len(platform._ends) == 1 and len(platform.driver.gone) == 22
 
 
 def test_what_launches_needed_is_given_back_at_the_end(platform):
@@ -83,6 +101,16 @@ def test_a_kernel_that_does_not_end_keeps_what_freeing_would_wait_for(platform, 
     with pytest.raises(gin.TimeoutError, match="still running"):
         platform.close(0.01)
     assert platform.gpu.stuck and not platform.idle and platform.driver.gone == []
+    platform.driver.running.clear()
+    assert not platform.gpu.stuck
+
+
+def test_what_launches_needed_is_given_back_where_they_end_after_all(platform):
+    platform.driver.running.add(100)
+    platform.gpu.set_word = lambda *_: platform.driver.running.clear()
+    with pytest.raises(gin.TimeoutError, match="still running"):
+        platform.close(0.01)
+    assert sorted(platform.driver.gone) == [100, 101] and platform.idle and not platform.gpu.stuck
 
 
 def test_ranks_that_share_a_gpu_share_its_multiprocessors(platform):

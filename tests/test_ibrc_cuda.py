@@ -26,9 +26,10 @@ class World:
         self.hosts, self.without_access = hosts, set[int]()
         self.refusal = gin.Error("peer access is not supported")
         self.lost = self.record = None
+        self.failing = ""  # a step that another rank does not take
         gpu = SimpleNamespace(bus_id="0000:17:00.0", ordinal=0, name="GPU", enter=lambda: None)
         gpu.copy_in = lambda address, data: None
-        gpu.require_own = lambda address: None
+        gpu.require_own, gpu.stuck = lambda address: None, False
         gpu.order_copies = lambda address: self.calls.append(("order copies", address))
         platform: Any = SimpleNamespace(gpu=gpu, device_code=None, losses=None, lost=None, idle=True, unshared=set())
         platform.words = lambda: {"record": 8, "failed": 16}
@@ -64,6 +65,8 @@ class World:
 
     def agree(self, tag: str, step: Any) -> None:
         step()
+        if self.failing == tag:
+            raise gin.RemoteError("another rank has failed")
 
     # what they ask
     def _memory(self, gpu: Any, nbytes: int, granule: int = 1) -> Any:
@@ -203,6 +206,27 @@ def test_an_array_is_exported_where_somebody_maps_it(world):
         job.backend.register_array("a", array)
         assert len(job.named("export")) == exported
         assert job.named("add")[-1][2:] == (4096, 16)
+
+
+def test_what_fails_elsewhere_leaves_nothing_on_the_wire(world):
+    job = world(HERE, HERE, THERE)
+    job.backend.open()
+    job.failing = "w: map"
+    job.calls.clear()
+    with pytest.raises(gin.RemoteError):
+        job.backend.window("w", 8)
+    assert [call[1] for call in job.named("add", "remove")] == [1, 1]
+    assert job.named("unmap") == [("unmap", 1)]
+
+
+def test_what_a_kernel_that_does_not_end_may_reach_is_kept(world):
+    job = world(HERE, HERE)
+    job.backend.open()
+    job.platform.gpu.stuck, job.platform.idle = True, False
+    before = len(cuda.kept)
+    job.backend.close(1.0)
+    assert cuda.kept[before:] == [(job.backend._fabric, job.backend._proxy)]
+    del cuda.kept[before:]
 
 
 def test_at_its_end_it_takes_leave_and_then_deregisters_what_it_frees(world):

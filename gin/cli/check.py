@@ -107,7 +107,8 @@ def command(
                 settings = {"backend": backend, **{name: options[name] for name in _SETTINGS}}
                 variables = {f"GIN_{name.upper()}": value for name, value in settings.items() if value is not None}
                 plan = Plan(script, options["ranks"], options["seed"] or 0, seeds, variables, options["turns"])
-                reports.append(_run(plan, backend, quiet, interrupted))
+                reports.append(_check(plan, interrupted))
+                _tell(reports[-1], backend, quiet)
                 if stopped := reports[-1].interrupted:
                     break
         except KeyboardInterrupt:
@@ -120,8 +121,7 @@ def command(
     context.exit(FAILED if failed else INTERRUPTED if stopped else OK)
 
 
-def _run(plan: Plan, backend: str | None, quiet: bool, interrupted: Callable[[], None]) -> Report:
-    shown = sys.stderr if quiet else sys.stdout
+def _check(plan: Plan, interrupted: Callable[[], None]) -> Report:
     shows = sys.stderr.isatty()
 
     def progress(done: int, total: int) -> None:
@@ -132,6 +132,12 @@ def _run(plan: Plan, backend: str | None, quiet: bool, interrupted: Callable[[],
     report = check(plan, progress)
     if shows and report.runs < plan.seeds:
         sys.stderr.write("\n")
+    return report
+
+
+def _tell(report: Report, backend: str | None, quiet: bool) -> None:
+    plan = report.plan
+    shown = sys.stderr if quiet else sys.stdout
     label = f"{backend}: " if backend else ""
     rate = report.operations / report.seconds if report.seconds else 0
     what = f"{label}{report.runs} of {plan.seeds} seeds run, {_count(plan.ranks, 'rank')}, "
@@ -144,7 +150,6 @@ def _run(plan: Plan, backend: str | None, quiet: bool, interrupted: Callable[[],
     elif report.interrupted:
         shown.write(f"go on: {plan.replay(plan.first + report.runs, plan.seeds - report.runs)}\n")
     shown.flush()
-    return report
 
 
 def _count(number: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of their use, several at once; as a program, one of the processes that do it for NVRTC."""
+"""Kernels compiled ahead of their use, several at once; for NVRTC by processes, each of which is in `main`."""
 
 from __future__ import annotations
 
@@ -67,6 +67,8 @@ def _share_out(
         while not over.is_set() and not stopped() and (kernel := next(taking, None)) is not None:
             yield kernel
 
+    if not kernels:
+        return
     workers = max(1, min(workers, len(kernels)))
     with ThreadPoolExecutor(workers) as pool:
         try:
@@ -78,13 +80,12 @@ def _share_out(
 
 def _worker() -> subprocess.Popen[bytes]:
     """Ends when its input does, also where this process is killed; Ctrl-C is this process's to handle."""
-    places = [str(Path(gin.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    start = f"import sys; sys.path.append(sys.argv[1]); from {__spec__.name} import main; main()"
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", __spec__.name],
+        [sys.executable, "-P", "-c", start, str(Path(gin.__file__).parents[1])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
         start_new_session=True,
         bufsize=0,
     )
@@ -94,8 +95,9 @@ def _asked(worker: subprocess.Popen[bytes], question: Any) -> bool:
     """Whether the process has done what it was asked, well or not."""
     assert worker.stdin is not None and worker.stdout is not None
     worker.stdin.write(pickle.dumps(question))
-    ready, _, _ = select.select([worker.stdout], [], [], COMPILE_SECONDS + _AFTER)
-    return bool(ready) and bool(worker.stdout.read(1))
+    answer = select.poll()
+    answer.register(worker.stdout, select.POLLIN)
+    return bool(answer.poll((COMPILE_SECONDS + _AFTER) * 1000)) and bool(worker.stdout.read(1))
 
 
 def main() -> None:
@@ -108,7 +110,3 @@ def main() -> None:
         with suppress(CompileError):
             CudaCompiler(*job).compile(source, name, flags)
         os.write(1, b".")
-
-
-if __name__ == "__main__":
-    main()

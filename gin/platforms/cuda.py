@@ -215,10 +215,20 @@ class CudaPlatform(Platform):
         cu = driver()
         if int(check(cu.cuStreamIsCapturing(stream), "asking whether a stream is captured")) != 0:
             return  # the graph's launches are the caller's to wait for
-        event = self._ends.get(int(stream))
+        which = int(check(cu.cuStreamGetId(stream), "asking for a stream's number"))  # handles come again
+        event = self._ends.get(which)
         if event is None:
-            event = self._ends[int(stream)] = self._event()
+            event = self._new_end(which)
         check(cu.cuEventRecord(event, stream), "marking the end of a launch")
+
+    def _new_end(self, stream: int) -> Any:
+        """The event of a stream that is new, in the place of those whose launches have ended."""
+        cu = driver()
+        for other, event in [(key, event) for key, event in self._ends.items() if int(cu.cuEventQuery(event)[0]) == 0]:
+            cu.cuEventDestroy(event)
+            del self._ends[other]
+        event = self._ends[stream] = self._event()
+        return event
 
     def _event(self) -> Any:
         self.gpu.enter()
@@ -240,9 +250,8 @@ class CudaPlatform(Platform):
         """Whether no launch is under way. Raises KernelError when one broke the GPU's context."""
         if self._lost is not None:
             raise self._lost
-        cu = driver()
         self.gpu.enter()
-        answers = [cu.cuStreamQuery(self._stream), *(cu.cuEventQuery(event) for event in self._ends.values())]
+        answers = [query(handle) for query, handle in self._queries()]
         try:
             return all(
                 int(answer[0]) != 600 and check(answer, f"kernel {self._launched}") is None for answer in answers
@@ -250,6 +259,11 @@ class CudaPlatform(Platform):
         except Error as error:
             self._lost = KernelError(str(error))
             raise self._lost from None
+
+    def _queries(self) -> list[tuple[Any, Any]]:
+        """What to ask whether launches have ended."""
+        cu = driver()
+        return [(cu.cuStreamQuery, self._stream), *((cu.cuEventQuery, event) for event in self._ends.values())]
 
     @property
     def lost(self) -> bool:
@@ -278,8 +292,9 @@ class CudaPlatform(Platform):
             try:
                 self.synchronize(AFTER_FAILURE_SECONDS)
             except TimeoutError:
-                self.gpu.stuck = True
+                self.gpu.leave_unended(self._queries())
                 raise
+            self._give_back()
             raise
         self._give_back()
 

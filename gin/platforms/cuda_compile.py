@@ -84,7 +84,7 @@ class CudaCompiler:
         folders = (*_own_folders(), folder(self._code.backend))
         libraries = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in self._code.libraries]
         parts = [_core.__version__, self._arch, tool, self._includes(), self._macros(), self._code.version, libraries]
-        included = includes_digest(unit, [Path.cwd(), *theirs])
+        included = includes_digest(unit, [Path(), *theirs])
         text = json.dumps([*map(str, parts), _headers_digest(folders), list(map(str, theirs)), included, unit])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -99,15 +99,16 @@ class CudaCompiler:
         return [str(place) for place in (folder(self._code.backend), *_own_folders(), *self._code.includes)]
 
     def _macros(self) -> list[str]:
-        return [f"GIN_CHECK={int(self._config.check)}", 'GIN_BACKEND_HEADER="device.cuh"', *self._code.macros]
+        header = folder(self._code.backend) / "device.cuh"  # wherever a header of the user's has that name too
+        return [f"GIN_CHECK={int(self._config.check)}", f'GIN_BACKEND_HEADER="{header}"', *self._code.macros]
 
     # -- NVRTC ------------------------------------------------------------------------------------------------------------
 
     def _nvrtc(self, unit: str, entry: str, _scratch: Path, theirs: list[Path]) -> tuple[bytes, str]:
         from cuda.core import Program, ProgramOptions
 
-        includes = [*self._includes(), *map(str, _toolkit_folders()), str(_own_folders()[0] / "nvrtc")]
-        includes += map(str, theirs)
+        includes = [*map(str, theirs), *self._includes(), *map(str, _toolkit_folders())]
+        includes.append(str(_own_folders()[0] / "nvrtc"))
         options = ProgramOptions(
             name="kernel.cu",
             std="c++17",
@@ -148,7 +149,7 @@ class CudaCompiler:
         path, _ = find_nvcc(self._config.nvcc, self._code.nvcc)
         words = [path, "-std=c++17", f"-arch={self._arch}", "-O3", "-w", "-cubin"]
         words += ["-rdc=true"] * bool(self._code.libraries)
-        words += [f"-D{macro}" for macro in self._macros()] + [f"-I{place}" for place in (*self._includes(), *theirs)]
+        words += [f"-D{macro}" for macro in self._macros()] + [f"-I{place}" for place in (*theirs, *self._includes())]
         try:
             done = subprocess.run(
                 [*words, str(source), "-o", str(made)],

@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,13 +21,14 @@ __all__ = [
     "check",
     "driver",
     "gpu_of",
+    "kept",
     "library",
     "require_rdma",
 ]
 
 PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP, and the same of cuMemHostRegister
 NON_BLOCKING = 1
-INVALID_VALUE = 1
+INVALID_VALUE, NOT_READY = 1, 600
 LEGACY_STREAM = 1
 URGENT = -100  # clamped to the highest priority there is
 RDMA_ORDERED_FOR_OWNER = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
@@ -76,6 +77,9 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+kept: list[Any] = []  # what a kernel that does not end may still reach, until the process ends
+
+
 @cache
 def gpu_of(ordinal: int) -> Gpu:
     """The device of that number; one for all communicators of the process, as its context is."""
@@ -85,7 +89,7 @@ def gpu_of(ordinal: int) -> Gpu:
 class Gpu:
     """One device and its primary context, with a stream for copies that waits for no kernel."""
 
-    stuck = False  # a kernel does not end: what frees memory would wait for it
+    _unended: tuple[tuple[Any, Any], ...] = ()
 
     def __init__(self, ordinal: int) -> None:
         cu = driver()
@@ -106,6 +110,19 @@ class Gpu:
         self.copies = self.stream(URGENT)
         self.words = self.stream(URGENT)  # sets words while copies are under way
 
+    def leave_unended(self, queries: Sequence[tuple[Any, Any]]) -> None:
+        """Kernels do not end: until they have, by these queries of streams and events, nothing is freed: that would wait."""
+        self._unended = (*self._unended, *queries)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether some kernel still does not end."""
+        if self._unended:
+            self._unended = tuple(
+                (query, handle) for query, handle in self._unended if int(query(handle)[0]) == NOT_READY
+            )
+        return bool(self._unended)
+
     def attribute(self, which: Any) -> int:
         return int(check(driver().cuDeviceGetAttribute(which, self.handle), "asking for a property of the GPU"))
 
@@ -121,7 +138,7 @@ class Gpu:
         Finalisers run between any two lines of a thread that may be about to use another GPU, whose context it keeps, or to
         capture a stream, which they do not disturb.
         """
-        if self.stuck or sys.is_finalizing():
+        if sys.is_finalizing():
             yield None
             return
         cu = self._cu
@@ -129,7 +146,7 @@ class Gpu:
         cu.cuCtxSetCurrent(self.context)
         _, mode = cu.cuThreadExchangeStreamCaptureMode(cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
         try:
-            yield cu
+            yield None if self.stuck else cu
         finally:
             cu.cuThreadExchangeStreamCaptureMode(mode)
             if int(code) == 0:
@@ -315,3 +332,5 @@ class PinnedMemory:
                     cu.cuMemHostUnregister(address)
                 elif cu:
                     cu.cuMemFreeHost(address)
+                else:
+                    kept.append(getattr(self, "_owner", None))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["NVML_ATOMICS", "NVML_NVLINK", "nvml_status", "without_atomics"]
 
 NVML_NVLINK, NVML_ATOMICS = 2, 3  # NVML_P2P_CAPS_INDEX_*
+UNKNOWN = 6  # NVML_P2P_STATUS_UNKNOWN
 
 
 def without_atomics(gpu: Gpu, rows: Sequence[Mapping[str, Any]]) -> frozenset[int]:
@@ -58,6 +59,6 @@ def nvml_status(one: str, other: str, index: int) -> bool | None:
             handles.append(handle)
         status = ctypes.c_int()
         failed = nvml.nvmlDeviceGetP2PStatus(*handles, index, ctypes.byref(status))
-        return None if failed else status.value == 0
+        return None if failed or status.value == UNKNOWN else status.value == 0
     finally:
         nvml.nvmlShutdown()

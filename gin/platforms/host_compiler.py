@@ -18,7 +18,7 @@ from gin.config import Config
 from gin.errors import CompileError, ConfigError
 from gin.platforms.cache import Cache, folder_digest
 from gin.platforms.host_source import SOURCE_NAME, compiler_flags, prepare
-from gin.platforms.includes import folders_of_flags, includes_digest
+from gin.platforms.includes import files_of_flags, folders_of_flags, includes_digest
 
 __all__ = ["Compiler", "find_compiler", "include_folders"]
 
@@ -79,7 +79,7 @@ class Compiler:
             "-DGIN_HOST_PLATFORM=1",
             f"-DGIN_CHECK={int(self._config.check)}",
         ]
-        words += ['-DGIN_BACKEND_HEADER="device.cuh"', f"-I{folder(self._backend)}"]
+        words += [f'-DGIN_BACKEND_HEADER="{folder(self._backend) / "device.cuh"}"', f"-I{folder(self._backend)}"]
         words += [f"-I{place}" for place in include_folders()]
         if entry.isidentifier():
             words.append(f"-fno-builtin-{entry}")  # an extern "C" kernel may be called puts
@@ -99,7 +99,10 @@ class Compiler:
         path, version = find_compiler(self._config.cxx)
         folders = (*include_folders(), folder(self._backend))
         command = self.command(Path("kernel"), Path("kernel"), beside=beside)
-        theirs = includes_digest(unit, [*([beside] if beside else []), *folders_of_flags(self._config.cxxflags)])
+        flags = self._config.cxxflags
+        theirs = includes_digest(
+            files_of_flags(flags) + unit, [*([beside] if beside else []), *folders_of_flags(flags)]
+        )
         parts = [_core.__version__, version, os.path.realpath(path), command, _headers_digest(folders), theirs, unit]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -352,6 +352,9 @@ def test_what_is_to_stop_compiles_no_more_ahead(counted):
         comm.compile_ahead(kernels, 2, lambda: runs() > 0)
         assert 1 <= runs() <= 2
         comm.compile_ahead([])
+        for wrong in ([SMALL], [(SMALL,)], [(SMALL, 3)], (SMALL, "small")):
+            with pytest.raises(gin.ArgumentError, match="no pair"):
+                comm.compile_ahead(wrong)
         comm.compile_ahead(kernels, 1, lambda: True)
         assert 1 <= runs() <= 2
 
@@ -417,7 +420,29 @@ def test_headers_beside_a_kernels_file_are_found_and_compiled_again_when_they_ch
     assert answer("one") == 2 and runs() == 4  # which branch is compiled is not known
 
 
-def test_headers_of_the_users_flags_are_compiled_again_when_they_change(counted, tmp_path):
+def test_headers_of_the_users_go_by_any_name(counted, tmp_path):
+    for name, value in (("device.cuh", 3), ("ring.h", 4), ("wait.cuh", 5)):
+        (tmp_path / name).write_text(f"#define {name.split('.')[0].upper()} {value}\n")
+    source = '#include <gin/gin.cuh>\n#include "device.cuh"\n#include "ring.h"\n#include "wait.cuh"\n'
+    source += 'extern "C" __global__ void k(int* out) { *out = DEVICE * 100 + RING * 10 + WAIT; }'
+    (tmp_path / "k.cu").write_text(source)
+    out = np.zeros(1, np.int32)
+    with gin.init(**counted[0] | {"backend": "ibrc_proxy"}) as comm:
+        comm.compile(tmp_path / "k.cu", "k").launch(out)
+        comm.synchronize()
+    assert out[0] == 345
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "folder", "loop.h", "a\0b"])
+def test_headers_that_cannot_be_read_are_the_compilers_to_tell(counted, tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop.h").symlink_to("loop.h")
+    (tmp_path / "k.cu").write_text(f'#include "{name}"\n' + SMALL)
+    with gin.init(**counted[0]) as comm, pytest.raises(gin.CompileError):
+        comm.compile(tmp_path / "k.cu", "small")
+
+
+def test_headers_of_the_users_flags_are_compiled_again_when_they_change(counted, tmp_path, monkeypatch):
     settings, runs = counted
     (tmp_path / "shared.h").write_text("#define ANSWER 5\n")
     out = np.zeros(1, np.int32)
@@ -425,6 +450,19 @@ def test_headers_of_the_users_flags_are_compiled_again_when_they_change(counted,
         (tmp_path / "shared.h").write_text(f"#define ANSWER {answer}\n")
         with gin.init(**settings, cxxflags=[f"-I{tmp_path}"]) as comm:
             comm.compile(FROM_A_FILE, "answer").launch(out)
+            comm.synchronize()
+        assert out[0] == answer and runs() == made
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    for answer, made in ((6, 3), (7, 4)):
+        (tmp_path / "shared.h").write_text(f"#define ANSWER {answer}\n")
+        with gin.init(**settings) as comm:
+            comm.compile(FROM_A_FILE, "answer").launch(out)
+            comm.synchronize()
+        assert out[0] == answer and runs() == made
+    for answer, made in ((8, 5), (8, 5), (9, 6)):
+        (tmp_path / "forced.h").write_text(f"#undef ANSWER\n#define ANSWER {answer}\n")
+        with gin.init(**settings, cxxflags=["-include", str(tmp_path / "forced.h")]) as comm:
+            comm.compile(FROM_A_FILE.replace('#include "shared.h"', ""), "answer").launch(out)
             comm.synchronize()
         assert out[0] == answer and runs() == made
 

@@ -174,7 +174,7 @@ def test_an_interrupt_while_the_cause_is_looked_for_leaves_the_failure(tmp_path:
     assert report["failure"]["seed"] == 7 and report["interrupted"] and report["runs"] == 1
 
 
-@pytest.mark.parametrize("place", ["gin.cli.check._run", "gin.cli.check.Plan", "gin.sim.check.Config.from_sources"])
+@pytest.mark.parametrize("place", ["gin.cli.check._check", "gin.cli.check.Plan", "gin.sim.check.Config.from_sources"])
 def test_an_interrupt_before_the_first_run_leaves_a_report(place: str, tmp_path: Path, monkeypatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -21,7 +21,7 @@ from gin.backends.device_memory import CudaBackend, array_span
 from gin.config import Config
 from gin.errors import Error, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
-from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export, require_rdma
+from gin.platforms.cuda_memory import DeviceMemory, PeerMemory, PinnedMemory, export, kept, require_rdma
 from gin.platforms.host import spins
 from gin.platforms.losses import proxy_arguments
 from gin.values import format_ranks
@@ -47,6 +47,7 @@ class Backend(CudaBackend):
         super().__init__(job)
         gpu = self.platform.gpu
         self._rdma = job.config.wire == "verbs"
+        self._near = False  # another rank is on this host
         self._unmapped: set[int] = set()  # ranks whose memory this one does not map
         options = wire_options(job)
         if self._rdma:
@@ -106,8 +107,7 @@ class Backend(CudaBackend):
         def offer() -> tuple[Place, dict[str, Any]]:
             address, nbytes = array_span(array)
             self.platform.gpu.require_own(address)
-            mapped = self.job.local_size > 1 or not self._rdma
-            return Place(address, nbytes), export(self.platform.gpu, address) if mapped else {}
+            return Place(address, nbytes), export(self.platform.gpu, address) if self._near or not self._rdma else {}
 
         return self._share(tag, self.regions.take(), offer)
 
@@ -126,7 +126,9 @@ class Backend(CudaBackend):
             opened = [self.control] if hasattr(self, "control") else []
             for region in (*opened, *self.regions.every()):
                 self._fabric.remove_region(region.number)
-                _unmap(region)
+                _unmap(region.keep)
+        if self.platform.gpu.stuck:
+            kept.append((self._fabric, self._proxy))  # whose memory a kernel may still reach
 
     def _give_back(self, tag: str, nbytes: int) -> None:
         """Gives back what all ranks have closed: nobody's memory before the others have unmapped it. Collective."""
@@ -135,7 +137,7 @@ class Backend(CudaBackend):
         def unmap() -> None:
             for region in closed:
                 self._fabric.remove_region(region.number)
-                _unmap(region)
+                _unmap(region.keep)
 
         if closed:
             self.job.exchange.agree(f"{tag}: unmap", unmap)
@@ -143,6 +145,8 @@ class Backend(CudaBackend):
     def _allocate(self, nbytes: int) -> Callable[[], tuple[DeviceMemory, dict[str, Any]]]:
         def allocate() -> tuple[DeviceMemory, dict[str, Any]]:
             memory = DeviceMemory(self.platform.gpu, nbytes, _RDMA_GRANULE if self._rdma else 1)
+            if self._rdma:
+                self.platform.gpu.order_copies(memory.address)
             return memory, memory.export()
 
         return allocate
@@ -155,25 +159,21 @@ class Backend(CudaBackend):
         make   this rank's memory, and what makes it known to the others
         wired  whether the wire reaches it too
         """
-        gpu = self.platform.gpu
-        rank = self.job.rank
+        gpu, rank = self.platform.gpu, self.job.rank
         memory: DeviceMemory | Place | None = None
+        made: list[Region] = []
+        keep: list[Any] = []
 
         def offer() -> dict[str, Any]:
             nonlocal memory
             memory, exported = make()
-            if self._rdma and memory.nbytes:
-                gpu.order_copies(memory.address)
+            keep.append(memory)
             wire = self._fabric.add_region(number, memory.address, memory.nbytes).hex() if wired else ""
             return {"bytes": memory.nbytes, "wire": wire, "memory": exported}
 
-        offers = self.job.exchange.gather(f"{tag}: allocate", offer)
-        assert memory is not None
-        keep: list[Any] = [memory]
-        peers = np.zeros((self.job.size, 2), np.uint64)
-
         def reach() -> None:
             assert memory is not None
+            peers = np.zeros((self.job.size, 2), np.uint64)
             for peer, other in enumerate(offers):
                 mapped = memory if peer == rank else self._map(peer, other["memory"])
                 keep.append(mapped)
@@ -181,9 +181,17 @@ class Backend(CudaBackend):
                 peers[peer] = address, other["bytes"]
                 if wired:
                     self._fabric.import_region(number, peer, bytes.fromhex(other["wire"]), address)
+            made.append(self.make_region(number, memory.address, memory.nbytes, peers, handle=number, keep=keep))
 
-        self.job.exchange.agree(f"{tag}: map", reach)
-        return self.make_region(number, memory.address, memory.nbytes, peers, handle=number, keep=keep)
+        try:
+            offers = self.job.exchange.gather(f"{tag}: allocate", offer)
+            gpu.enter()
+            self.job.exchange.agree(f"{tag}: map", reach)
+        except BaseException:
+            self._fabric.remove_region(number)
+            _unmap(keep)
+            raise
+        return made[0]
 
     def _find_near(self) -> None:
         """Of which ranks the memory is not mapped: those of other hosts. Collective. Raises UnsupportedError where the wire
@@ -191,6 +199,7 @@ class Backend(CudaBackend):
         host = _core.host_id()
         hosts = self.job.exchange.gather("hosts", lambda: host)
         self._unmapped = {rank for rank, other in enumerate(hosts) if other != host}
+        self._near = len(self._unmapped) < self.job.size - 1
         if self._unmapped and not self._rdma:
             raise UnsupportedError(
                 f"rank {self.job.rank} and {format_ranks(sorted(self._unmapped))} are on different hosts, which wire "
@@ -262,7 +271,7 @@ class Backend(CudaBackend):
         gpu.copy_in(self._state.address, rings)
 
 
-def _unmap(region: Region) -> None:
-    for item in region.keep:
+def _unmap(keep: list[Any]) -> None:
+    for item in keep:
         if isinstance(item, PeerMemory):
             item.close()

@@ -151,14 +151,15 @@ class Backend(CudaBackend):
             window = self._comm.register_window(made[0], self._nccl.WindowFlag(flags))
             if not window.handle:
                 raise UnsupportedError(f"{tag}: NCCL registers no windows on this machine")
-            made.append(window)
+            peers = [(window.get_peer_device_pointer(rank) or 0, bytes_) for rank, bytes_ in enumerate(sizes)]
+            address = int(made[0].handle)
+            peers[self.job.rank] = (address, nbytes)
+            keep = [made[0], window]
+            made.append(self.make_region(number, address, nbytes, peers, handle=window.handle, keep=keep))
 
         step.agree(f"{tag}: register", register)
-        buffer, window = made
-        peers = [(window.get_peer_device_pointer(rank) or 0, bytes_) for rank, bytes_ in enumerate(sizes)]
-        address = int(buffer.handle)
-        peers[self.job.rank] = (address, nbytes)
-        return self.make_region(number, address, nbytes, peers, handle=window.handle, keep=[buffer, window])
+        region: Region = made[1]
+        return region
 
     def _make_state(self) -> None:
         """gin::nccl::State."""
