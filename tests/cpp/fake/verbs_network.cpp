@@ -1,5 +1,6 @@
 // Moves what was posted to the pretended devices, late and in any order that reliable connections allow: queue pairs overtake
 // each other, a completed write is not yet in memory, a read may be passed by what was posted after it.
+#include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <type_traits>
 
 #include "fake/verbs.h"
 
@@ -17,9 +19,48 @@ constexpr uint32_t nobody = 0x7e7e7e7e;  // in fields that mean nothing
 
 void* at(uint64_t address) { return reinterpret_cast<void*>(uintptr_t(address)); }
 
+// Memory of real GPUs, where this process has NVIDIA's driver loaded; the one that tests pretend copies nothing.
+struct Gpus {
+  int (*attribute)(void* value, int which, uint64_t address);
+  int (*move)(uint64_t to, uint64_t from, size_t bytes);
+  int (*retain)(void** context, int device);
+  int (*set)(void* context);
+  int (*get)(void** context);
+
+  static const Gpus* driver() {
+    static const Gpus found = [] {
+      void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+      const auto named = [&](auto& function, const char* name) {
+        function = library ? reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(library, name)) : nullptr;
+      };
+      Gpus g{};
+      named(g.attribute, "cuPointerGetAttribute");
+      named(g.move, "cuMemcpy");
+      named(g.retain, "cuDevicePrimaryCtxRetain");
+      named(g.set, "cuCtxSetCurrent");
+      named(g.get, "cuCtxGetCurrent");
+      return g;
+    }();
+    return found.attribute && found.move && found.retain && found.set && found.get ? &found : nullptr;
+  }
+
+  static bool hold(uint64_t address) {
+    unsigned kind = 0;
+    return driver() && driver()->attribute(&kind, 2, address) == 0 && kind == 2;
+  }
+
+  static void copy(uint64_t to, uint64_t from, uint64_t bytes) {
+    void* context = nullptr;
+    if (driver()->get(&context) == 0 && !context && driver()->retain(&context, 0) == 0) driver()->set(context);
+    if (driver()->move(to, from, bytes) != 0) std::abort();
+  }
+};
+
 // An aligned word arrives whole, whoever reads it at the same time.
 void store(uint64_t to, const char* from, uint64_t bytes) {
-  if (bytes == 8 && to % 8 == 0) {
+  if (Gpus::hold(to)) {
+    Gpus::copy(to, uint64_t(uintptr_t(from)), bytes);
+  } else if (bytes == 8 && to % 8 == 0) {
     uint64_t word;
     std::memcpy(&word, from, 8);
     __atomic_store_n(static_cast<uint64_t*>(at(to)), word, __ATOMIC_RELEASE);
@@ -29,12 +70,30 @@ void store(uint64_t to, const char* from, uint64_t bytes) {
 }
 
 void load(char* to, uint64_t from, uint64_t bytes) {
-  if (bytes == 8 && from % 8 == 0) {
+  if (Gpus::hold(from)) {
+    Gpus::copy(uint64_t(uintptr_t(to)), from, bytes);
+  } else if (bytes == 8 && from % 8 == 0) {
     const uint64_t word = __atomic_load_n(static_cast<uint64_t*>(at(from)), __ATOMIC_ACQUIRE);
     std::memcpy(to, &word, 8);
   } else if (bytes) {
     std::memcpy(to, at(from), bytes);
   }
+}
+
+// Adds, or writes `swap` where `add` is; what was there before. In a GPU's memory atomic with other devices' changes only.
+uint64_t change(uint64_t address, bool adds, uint64_t add, uint64_t swap) {
+  auto* word = static_cast<uint64_t*>(at(address));
+  uint64_t old = add;
+  if (Gpus::hold(address)) {
+    load(reinterpret_cast<char*>(&old), address, 8);
+    const uint64_t now = adds ? old + add : old == add ? swap : old;
+    store(address, reinterpret_cast<const char*>(&now), 8);
+  } else if (adds) {
+    old = __atomic_fetch_add(word, add, __ATOMIC_ACQ_REL);
+  } else {
+    __atomic_compare_exchange_n(word, &old, swap, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  }
+  return old;
 }
 
 uint64_t total(const Work& w) {
@@ -194,12 +253,7 @@ void Network::perform(Qp& q, Work& w) {
     }
   } else if (atomic) {
     land_before(q.qp_num, w.key);
-    auto* word = static_cast<uint64_t*>(at(w.remote));
-    uint64_t old = w.add;
-    if (w.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)
-      old = __atomic_fetch_add(word, w.add, __ATOMIC_ACQ_REL);
-    else
-      __atomic_compare_exchange_n(word, &old, w.swap, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    const uint64_t old = change(w.remote, w.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD, w.add, w.swap);
     w.data.assign(reinterpret_cast<const char*>(&old), 8);
   }
 }
