@@ -73,7 +73,7 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    settings = {"rendezvous": address, "job_secret": secrets.token_hex(16), "timeout": "20s"}
+    settings = {"rendezvous": address, "job_secret": secrets.token_hex(16), "timeout": "60s"}
     threads = [
         threading.Thread(target=rank_main, args=(rank, size, platform, results), kwargs=settings)
         for rank in range(size)
