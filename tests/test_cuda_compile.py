@@ -210,13 +210,16 @@ def test_ahead_of_their_use_kernels_are_compiled_by_processes_that_end(tmp_path,
 
 
 @pytest.mark.parametrize("command", [["false"], ["sleep", "100"]])
-def test_a_process_that_ends_or_does_not_answer_leaves_its_kernels_to_their_use(tmp_path, monkeypatch, command):
+@pytest.mark.parametrize("size", [0, 1 << 20], ids=["short", "longer than a pipe takes"])
+def test_a_process_that_ends_or_does_not_answer_leaves_its_kernels_to_their_use(tmp_path, monkeypatch, command, size):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     monkeypatch.setattr(ahead, "_worker", lambda: subprocess.Popen(command, **pipes))
     monkeypatch.setattr(ahead, "COMPILE_SECONDS", 0)
     monkeypatch.setattr(ahead, "_AFTER", 0.2)
     config = Config.from_sources(cache_dir=tmp_path / "cache")
-    ahead.by_processes((config, DeviceCode("ibrc_proxy"), "sm_90"), 0, [(PASS_ON, "pass_on")] * 3, 2, lambda: False)
+    ahead.by_processes(
+        (config, DeviceCode("ibrc_proxy"), "sm_90"), 0, [(PASS_ON + " " * size, "pass_on")] * 3, 2, lambda: False
+    )
     assert not (tmp_path / "cache").exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import gin
 from gin.backends.device_memory import array_span
+from gin.backends.nccl_gin import cuda as nccl
 from gin.platforms import cuda, cuda_memory, cuda_peers
 from gin.platforms.cuda import CudaModule, CudaPlatform
 from gin.platforms.cuda_memory import Gpu
@@ -158,3 +159,24 @@ def test_an_array_of_no_bytes_is_refused_by_name():
     array = SimpleNamespace(__cuda_array_interface__={"data": (0, False), "shape": (0, 4), "typestr": "<f4"})
     with pytest.raises(gin.ArgumentError, match="no bytes"):
         array_span(array)
+
+
+@pytest.mark.parametrize(
+    ("failed", "idle", "record", "end"),
+    [
+        (False, True, None, "destroy"),
+        (True, True, None, "abort"),  # the others' part of an orderly end does not come
+        (False, False, None, "abort"),
+        (False, True, {"code": 1}, "abort"),
+    ],
+)
+def test_nccls_communicator_is_aborted_where_an_orderly_end_would_wait(failed, idle, record, end):
+    ended: list[str] = []
+    backend: Any = nccl.Backend.__new__(nccl.Backend)
+    gpu = SimpleNamespace(enter=lambda: None)
+    platform = SimpleNamespace(lost=False, idle=idle, gpu=gpu, read_record=lambda: record)
+    backend.job, backend.failed = SimpleNamespace(platform=platform), failed
+    backend._comm = SimpleNamespace(abort=lambda: ended.append("abort"), destroy=lambda: ended.append("destroy"))
+    backend.close(1.0)
+    backend.close(1.0)
+    assert ended == [end]

@@ -29,7 +29,7 @@ class World:
         self.failing = ""  # a step that another rank does not take
         gpu = SimpleNamespace(bus_id="0000:17:00.0", ordinal=0, name="GPU", enter=lambda: None)
         gpu.copy_in = lambda address, data: None
-        gpu.require_own, gpu.stuck = lambda address: None, False
+        gpu.require_own, gpu.stuck = lambda address: self.calls.append(("own", address)), False
         gpu.order_copies = lambda address: self.calls.append(("order copies", address))
         platform: Any = SimpleNamespace(gpu=gpu, device_code=None, losses=None, lost=None, idle=True, unshared=set())
         platform.words = lambda: {"record": 8, "failed": 16}
@@ -204,6 +204,7 @@ def test_an_array_is_exported_where_somebody_maps_it(world):
         job = world(*hosts, wire=wire)
         job.backend.open()
         job.backend.register_array("a", array)
+        assert job.named("own") == [("own", 4096)]
         assert len(job.named("export")) == exported
         assert job.named("add")[-1][2:] == (4096, 16)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import select
 import subprocess
 import sys
 import threading
@@ -92,12 +91,17 @@ def _worker() -> subprocess.Popen[bytes]:
 
 
 def _asked(worker: subprocess.Popen[bytes], question: Any) -> bool:
-    """Whether the process has done what it was asked, well or not."""
+    """Whether the process has done what it was asked, well or not. One that does not in time is ended."""
     assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write(pickle.dumps(question))
-    answer = select.poll()
-    answer.register(worker.stdout, select.POLLIN)
-    return bool(answer.poll((COMPILE_SECONDS + _AFTER) * 1000)) and bool(worker.stdout.read(1))
+    deadline = threading.Timer(COMPILE_SECONDS + _AFTER, worker.kill)
+    deadline.start()
+    try:
+        left = memoryview(pickle.dumps(question))
+        while left:
+            left = left[worker.stdin.write(left) :]
+        return bool(worker.stdout.read(1))
+    finally:
+        deadline.cancel()
 
 
 def main() -> None:
