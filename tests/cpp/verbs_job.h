@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "requests.h"
 #include "wire/verbs/verbs.h"
 
 namespace verbs_job {
@@ -14,7 +15,6 @@ namespace verbs_job {
 using namespace gin;
 using namespace gin::wire;
 
-constexpr uint32_t control = 0, data = 1, result = 9;
 constexpr uint64_t data_bytes = 1 << 20, control_words = 64;
 constexpr double patience = 30;  // seconds
 
@@ -97,18 +97,6 @@ struct Job {
 
   std::vector<std::unique_ptr<Rank>> ranks;
 };
-
-inline Request request(Verb verb, uint32_t peer, uint64_t remote_offset, uint64_t local_offset, uint64_t bytes) {
-  Request r{};
-  r.verb = verb;
-  r.peer = peer;
-  r.remote_region = r.local_region = data;
-  r.remote_offset = remote_offset;
-  r.local_offset = local_offset;
-  r.bytes = bytes;
-  r.token = 0x1234567890abcdefull;
-  return r;
-}
 
 inline Request with_signal(Request r, uint64_t word, uint64_t add) {
   r.has_signal = true;

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "error.h"
 #include "memory/segment.h"
+#include "requests.h"
 #include "wire/registry.h"
 
 using namespace gin;
@@ -17,7 +18,6 @@ using namespace gin::wire;
 
 namespace {
 
-constexpr uint32_t control = 0, data = 1, result = 9;
 constexpr uint64_t control_bytes = 256, data_bytes = 4096;
 
 // A message of one process to the other; the processes are parent and child.
@@ -92,18 +92,6 @@ struct Rank {
   std::string fabric_control, fabric_data;
   std::unique_ptr<Endpoint> endpoint;
 };
-
-Request request(Verb verb, uint32_t peer, uint64_t remote_offset, uint64_t local_offset, uint64_t bytes) {
-  Request r{};
-  r.verb = verb;
-  r.peer = peer;
-  r.remote_region = r.local_region = data;
-  r.remote_offset = remote_offset;
-  r.local_offset = local_offset;
-  r.bytes = bytes;
-  r.token = 0x1234567890abcdefull;
-  return r;
-}
 
 Request with_signal(Request r, uint64_t offset, uint64_t add) {
   r.has_signal = true;
