@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,17 +143,44 @@ def test_gpus_that_atomics_do_not_reach(monkeypatch, visible, answer, far):
         assert cuda_peers.without_atomics(gpu, rows) == set()  # nobody can tell
 
 
-def test_memory_of_another_gpu_is_not_this_ranks(platform):
-    driver = platform.driver
-    driver.CUpointer_attribute = SimpleNamespace(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL=9)
+def test_memory_of_another_gpu_is_not_this_ranks(platform, monkeypatch):
+    def ordinal(answer: Any, which: int, address: Any) -> int:
+        answer._obj.value = address.value // 4096
+        return 0 if which == 9 and address.value < 1 << 40 else 1
+
+    monkeypatch.setattr(
+        ctypes, "CDLL", lambda name: {"libcuda.so.1": SimpleNamespace(cuPointerGetAttribute=ordinal)}[name]
+    )
     platform.gpu.ordinal = 1
-    driver.cuPointerGetAttribute = lambda which, address: (0, address // 4096)
     platform.gpu.require_own(4096)
     with pytest.raises(gin.ArgumentError, match="of GPU 2; this rank's is GPU 1"):
         platform.gpu.require_own(8192)
-    driver.cuPointerGetAttribute = lambda which, address: (1, None)
     with pytest.raises(gin.ArgumentError, match="not a GPU's"):
-        platform.gpu.require_own(4096)
+        platform.gpu.require_own(1 << 40)
+
+
+def test_a_gpu_is_asked_in_its_own_context_whatever_the_thread_used_before(platform):
+    driver, asked = platform.driver, []
+    driver.cuCtxSetCurrent = lambda context: (driver.__dict__.update(current=context), (0,))[1]
+    for name in (
+        "cuStreamCreateWithPriority",
+        "cuEventCreate",
+        "cuStreamSynchronize",
+        "cuMemcpyDtoHAsync",
+        "cuMemsetD8Async",
+    ):
+        setattr(driver, name, lambda *_, name=name: (asked.append((name, driver.current)), (0, 1))[1])
+    platform.gpu.context, platform.gpu.copies = "this GPU's", 5
+    for ask in (
+        platform.gpu.stream,
+        platform._event,
+        platform.arrays_settled,
+        lambda: platform.gpu.copy_out(64, 8),
+        lambda: platform.gpu.fill(64, 8),
+    ):
+        driver.current = "another's"
+        ask()
+    assert len(asked) >= 5 and {context for _, context in asked} == {"this GPU's"}
 
 
 def test_an_array_of_no_bytes_is_refused_by_name():

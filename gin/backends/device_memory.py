@@ -26,7 +26,7 @@ T = TypeVar("T")
 class CudaBackend(Backend):
     """A backend whose windows are memory of this rank's GPU."""
 
-    failed = False  # a rank has failed: libraries' collective ends would wait for it
+    failed = False  # another rank has failed
 
     @property
     def platform(self) -> CudaPlatform:
@@ -51,6 +51,11 @@ class CudaBackend(Backend):
 
     def peer_failed(self, rank: int) -> None:
         self.failed = True
+
+    @property
+    def orderly(self) -> bool:
+        """Whether nothing has failed anywhere: a library's collective end would wait for ranks that do not come."""
+        return not (self.failed or self.platform.lost) and self.platform.read_record() is None
 
 
 def array_span(array: Any) -> tuple[int, int]:

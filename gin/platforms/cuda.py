@@ -279,6 +279,7 @@ class CudaPlatform(Platform):
             return False
 
     def arrays_settled(self) -> None:
+        self.gpu.enter()
         check(driver().cuStreamSynchronize(LEGACY_STREAM), "waiting for work on arrays")
 
     def close(self, timeout: float) -> None:

@@ -30,6 +30,7 @@ PIN_PORTABLE_MAPPED = 3  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP,
 NON_BLOCKING = 1
 INVALID_VALUE, NOT_READY = 1, 600
 LEGACY_STREAM = 1
+DEVICE_ORDINAL = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 URGENT = -100  # clamped to the highest priority there is
 RDMA_ORDERED_FOR_OWNER = 100  # CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER
 
@@ -154,6 +155,7 @@ class Gpu:
 
     def stream(self, priority: int = 0) -> Any:
         """A new stream that waits for no other."""
+        self.enter()
         return check(driver().cuStreamCreateWithPriority(NON_BLOCKING, priority), "making a stream")
 
     def wait_copies(self) -> None:
@@ -193,11 +195,10 @@ class Gpu:
 
     def require_own(self, address: int) -> None:
         """Raises ArgumentError where an address is of another GPU's memory, or of none."""
-        cu = driver()
         self.enter()
-        code, found = cu.cuPointerGetAttribute(cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
-        if int(code) != 0 or int(found) != self.ordinal:
-            whose = f"of GPU {int(found)}" if int(code) == 0 else "not a GPU's"
+        found = _gpu_at(address)
+        if found != self.ordinal:
+            whose = "not a GPU's" if found is None else f"of GPU {found}"
             raise ArgumentError(f"the memory at {address:#x} is {whose}; this rank's is GPU {self.ordinal}")
 
     def order_copies(self, address: int) -> None:
@@ -210,6 +211,14 @@ class Gpu:
         cu = driver()
         cu.cuCtxSetCurrent(self.context)
         cu.cuStreamWriteValue32(self.words, address, value, 0)
+
+
+def _gpu_at(address: int) -> int | None:
+    """The number of the GPU whose memory an address is in. Not by cuda-bindings, which in 13.3 says 0 of each."""
+    number = ctypes.c_int(-1)
+    ask = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    failed = ask(ctypes.byref(number), DEVICE_ORDINAL, ctypes.c_uint64(address))
+    return None if failed or number.value < 0 else number.value
 
 
 def require_rdma(gpu: Gpu) -> None:

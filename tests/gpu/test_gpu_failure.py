@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -85,6 +87,22 @@ def test_a_rank_that_is_killed_ends_the_waits_of_others(run, tmp_path):
         run(2, body, timeout="30s")
     seconds, _, text = ended.read_text().partition(" ")
     assert float(seconds) < 10 and "rank 1" in text
+
+
+@pytest.mark.two_gpus
+def test_a_rank_that_ends_without_running_what_is_due_at_exit_holds_up_nobodys_end(backend, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, gin\n"
+        "comm = gin.init(heap='64M', timeout='5s')\n"
+        "comm.barrier()\n"
+        "comm.close()\n"
+        "if comm.rank == 1: os._exit(0)\n"
+    )
+    command = [sys.executable, "-P", "-m", "gin", "run", "-n", "2", "--timeout", "60s", str(program)]
+    env = {**os.environ, "GIN_BACKEND": backend, "GIN_PLATFORM": "cuda"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.two_gpus

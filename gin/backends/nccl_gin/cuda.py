@@ -78,8 +78,8 @@ class Backend(CudaBackend):
         if comm is None or self.platform.lost:
             return
         try:
-            orderly = not self.failed and self.platform.idle and self.platform.read_record() is None
-            within(timeout, "nccl end", comm.destroy if orderly else comm.abort, self.platform.gpu.enter)
+            end = comm.destroy if self.orderly and self.platform.idle else comm.abort
+            within(timeout, "nccl end", end, self.platform.gpu.enter)
         except TimeoutError:
             return
 

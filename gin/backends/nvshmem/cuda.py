@@ -5,13 +5,15 @@ from __future__ import annotations
 import atexit
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gin.backends.base import Job, Region
 from gin.backends.device_memory import CudaBackend, loaded_library, preload, within
+from gin.backends.nvshmem.collective import Collective
 from gin.backends.nvshmem.heap import Heap
 from gin.backends.nvshmem.instance import Block, Instance, joins, joint_block
 from gin.config import format_size, parse_size
@@ -19,6 +21,7 @@ from gin.errors import ConfigError, OutOfMemoryError, UnsupportedError
 from gin.platforms.cuda_compile import DeviceCode
 from gin.platforms.cuda_memory import library
 
+T = TypeVar("T")
 SLACK = 64 << 20  # bytes of NVSHMEM's heap beside our allocation: its own synchronisation words
 
 
@@ -39,6 +42,7 @@ class Backend(CudaBackend):
         preload("nvshmem", "libnvshmem_host.so.3")
         self._nvshmem = library("nvshmem.core")
         self._bindings = library("nvshmem.bindings")
+        self._collective = Collective(loaded_library("libnvshmem_host.so"))
         offers = job.exchange.gather("nvshmem", lambda: self._instance.offer(self.platform.gpu.uuid))
         if not joins(offers):
             self._set_variables()
@@ -67,7 +71,7 @@ class Backend(CudaBackend):
     def close(self, timeout: float) -> None:
         if self._block:
             self._block.used = False
-        if self.platform.lost or self.failed:
+        if not self.orderly:
             self._instance.broken = True
 
     def _set_variables(self) -> None:
@@ -107,16 +111,22 @@ class Backend(CudaBackend):
                 device=device, uid=uid, rank=self.job.rank, nranks=self.job.size, initializer_method="uid"
             )
 
-        self._instance.unusable = True
-        within(self.job.config.connect_timeout, "nvshmem start", start, gpu.enter)
+        self._wait("nvshmem start", start)
         self._instance.started(uid_text, self.job.rank, self.job.size, gpu.uuid)
-        atexit.register(self._instance.end, self._nvshmem.finalize, gpu.enter)
+        atexit.register(self._instance.end, self._collective.finalize, gpu.enter)
+
+    def _wait(self, what: str, step: Callable[[], T]) -> T:
+        """A step that waits for the other ranks; NVSHMEM cannot be used after one that does not come back."""
+        self._instance.unusable = True
+        answer = within(self.job.config.connect_timeout, what, step, self.platform.gpu.enter)
+        self._instance.unusable = False
+        return answer
 
     def _allocate(self, spare: int | None) -> None:
         """Takes the block of that number, or allocates one."""
         heap, blocks = self.job.config.heap, self._instance.blocks
         if spare is None:
-            address = int(self._bindings.malloc(heap))
+            address = self._wait("nvshmem heap", lambda: self._collective.malloc(heap))
             if not address:
                 raise OutOfMemoryError(
                     f"NVSHMEM cannot give {format_size(heap)} of its heap; set GIN_HEAP to less, or give the GPU more room"

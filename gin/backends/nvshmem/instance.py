@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gin.backends.device_memory import within
-from gin.errors import UnsupportedError
+from gin.errors import TimeoutError, UnsupportedError
 
 __all__ = ["Block", "Instance", "joins", "joint_block"]
 
@@ -30,7 +30,7 @@ class Instance:
 
     token      the unique id that it was started with; empty while it is not open
     gpu        identity of the GPU that it uses
-    unusable   it was started and did not come up
+    unusable   a step of its start has not come back
     broken     a communicator has failed: not all ranks may be there any more
     heap_size  what gin has set NVSHMEM_SYMMETRIC_SIZE to; empty where it was the user's
     """
@@ -64,9 +64,21 @@ class Instance:
 
     def end(self, finalize: Callable[[], Any], enter: Callable[[], None]) -> None:
         """Closes NVSHMEM, as the process ends: with the others that end now, or not at all."""
-        if not self.broken:
-            with contextlib.suppress(Exception):
-                within(END_SECONDS, "nvshmem end", finalize, enter)
+        if self.broken or self.unusable:
+            return
+        try:
+            within(END_SECONDS, "nvshmem end", finalize, enter)
+        except TimeoutError:
+            _end_at_once()
+        except Exception:
+            return
+
+
+def _end_at_once() -> None:
+    """Lets the process end without what libraries do then: they would wait for the thread that is left in NVSHMEM."""
+    c = ctypes.CDLL(None)
+    c.fflush(None)
+    c.on_exit(c._exit, None)
 
 
 def joins(offers: Sequence[dict[str, Any]]) -> bool:
