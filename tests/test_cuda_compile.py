@@ -265,3 +265,20 @@ def test_errors_name_the_sources_own_lines_and_missing_kernels(compile_, compile
         compile_("__global__ void k() {}\n", "other", "ibrc_proxy", compiler, "sm_90")
     with pytest.raises(CompileError, match="no __global__ function"):
         compile_("int x;\n", "k", "ibrc_proxy", compiler, "sm_90")
+
+
+def test_the_benchmark_of_copies_compiles(tmp_path):
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not Path(nvcc).exists():
+        pytest.skip("nvcc is not installed")
+    source = Path(__file__).parents[1] / "benchmarks/copies.cu"
+    command = [nvcc, "-std=c++17", "-arch=sm_90", "-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
+    done = subprocess.run(
+        [*command, "-c", str(source), "-o", str(tmp_path / "copies.o")],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

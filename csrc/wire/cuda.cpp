@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "error.h"
@@ -46,10 +48,13 @@ class PinnedWords {
 
 // The GPU has few queues for its streams, eight by default, and a stream that shares one with a kernel waits for it.
 constexpr size_t most_streams = 4;
+constexpr uint64_t line = 8;  // words
 
+// Copies to some peers, by all contexts: copies in several streams would share the one engine that the link fills, or go by
+// slower ones. Marks in the stream tell how far the GPU is.
 class Stream {
  public:
-  Stream() : stream_(cuda::urgent_stream()) {}
+  explicit Stream(uint64_t* done) : done_(done), stream_(cuda::urgent_stream()) {}
   ~Stream() {
     const cuda::Visit visit(context_);
     driver().destroy_stream(stream_);
@@ -57,17 +62,50 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  cuda::Stream get() const { return stream_; }
+  // The last mark that the GPU has passed.
+  uint64_t done() const { return __atomic_load_n(done_, __ATOMIC_ACQUIRE); }
+  int query() const { return driver().query_stream(stream_); }
+
+  // `put(stream)` puts something into the stream. Returns its error; sets the mark that will come after it, or where nothing
+  // is put, after what was.
+  template <class Put>
+  int add(const Put& put, uint64_t& sequence) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int result = put(stream_);
+    unmarked_ = true;
+    sequence = marked_ + 1;
+    return result;
+  }
+
+  // What comes after everything in the stream.
+  uint64_t end() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return marked_ + unmarked_;
+  }
+
+  // One mark at a time is under way: each stands between copies that would otherwise follow one another at once, for the
+  // engine that copies and the one that writes words wait for each other there. Returns the driver's error.
+  int mark() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!unmarked_ || done() != marked_) return cuda::success;
+    const int result = driver().write64(stream_, address_of(done_), marked_ + 1, cuda::with_barrier);
+    if (result == cuda::success) ++marked_, unmarked_ = false;
+    return result;
+  }
 
  private:
   const cuda::Context context_ = cuda::current_context();
+  uint64_t* const done_;
   const cuda::Stream stream_;
+  std::mutex mutex_;
+  uint64_t marked_ = 0;    // the last mark in the stream
+  bool unmarked_ = false;  // copies were put into the stream after it
 };
 
 // The streams of all endpoints of a fabric. They are made with it: once a kernel waits, making one could wait for that kernel.
 class Streams {
  public:
-  cuda::Stream operator[](size_t index) const { return streams_[index % most_streams].get(); }
+  Stream& operator[](size_t index) { return streams_[index % most_streams]; }
 
   // Words that copies in the streams may reach after their endpoint has gone: they live as long as the streams.
   PinnedWords& words(uint64_t count) {
@@ -77,7 +115,9 @@ class Streams {
 
  private:
   std::vector<std::unique_ptr<PinnedWords>> words_;  // outlive the streams
-  std::array<Stream, most_streams> streams_;
+  PinnedWords marks_{most_streams * line};
+  std::array<Stream, most_streams> streams_{Stream(marks_ + 0 * line), Stream(marks_ + 1 * line),
+                                            Stream(marks_ + 2 * line), Stream(marks_ + 3 * line)};
 };
 
 constexpr uint32_t nobody = UINT32_MAX;
@@ -91,31 +131,22 @@ struct Pending {
   uint32_t next = nobody;  // in its lane, or of those that are free
 };
 
-// Everything to some peers, in order.
+// Everything of one endpoint to some peers, in order.
 struct Lane {
-  cuda::Stream stream = nullptr;
-  uint64_t* done = nullptr;  // the last mark that the GPU has passed
-  uint64_t marked = 0;       // the last mark in the stream
-  bool unmarked = false;     // copies were put into the stream after it
+  Stream* stream = nullptr;
   bool active = false;
   uint32_t first = nobody, last = nobody;  // of what is pending
 };
 
 class CudaEndpoint final : public Endpoint {
  public:
-  // `number`: how many endpoints of the fabric there were before.
-  CudaEndpoint(const Regions& regions, Streams& streams, size_t number, uint32_t size, uint64_t queue,
-               cuda::Context context)
+  CudaEndpoint(const Regions& regions, Streams& streams, uint32_t size, uint64_t queue, cuda::Context context)
       : regions_(regions),
         context_(context),
         lanes_(std::min<size_t>(size, most_streams)),
         pending_(queue),
-        marks_(streams.words(lanes_.size() * line)),
         staged_(streams.words(queue)) {
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-      lanes_[i].stream = streams[number + i];
-      lanes_[i].done = marks_ + i * line;
-    }
+    for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].stream = &streams[i];
     active_.reserve(lanes_.size());
     for (uint32_t i = uint32_t(queue); i-- > 0;) give_back(i);
   }
@@ -154,7 +185,6 @@ class CudaEndpoint final : public Endpoint {
   bool settled() override { return true; }
 
  private:
-  static constexpr uint64_t line = 8;  // words
   static constexpr uint32_t polls_per_query = 4096;
 
   void take(const Request& r, int entered) {
@@ -162,12 +192,11 @@ class CudaEndpoint final : public Endpoint {
     Pending& pending = pending_[index];
     free_ = pending.next;
     Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
-    pending = {lane.marked, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
+    pending = {lane.stream->end(), {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
     Code code = entered == cuda::success ? Code::ok : Code::remote;
     if (code == Code::ok && r.has_signal) code = find_word(r, pending.signal);
-    if (code == Code::ok) code = move(r, lane, staged_ + index, pending.end.detail);
+    if (code == Code::ok) code = move(r, lane, index);
     if (code != Code::ok) pending.end.code = code, pending.signal = nullptr;
-    pending.sequence += lane.unmarked;
     (lane.first == nobody ? lane.first : pending_[lane.last].next) = index;
     lane.last = index;
   }
@@ -187,14 +216,13 @@ class CudaEndpoint final : public Endpoint {
     return lane;
   }
 
-  // `staged` is the request's own until it has been polled.
-  Code move(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
+  Code move(const Request& r, Lane& lane, uint32_t index) {
     switch (r.verb) {
       case Verb::put:
       case Verb::get:
-        return copy(r, lane, detail);
+        return copy(r, lane, pending_[index]);
       case Verb::value:
-        return value(r, lane, staged, detail);
+        return value(r, lane, pending_[index], staged_ + index);
       case Verb::signal:
       case Verb::fence:  // a lane is in order
         return Code::ok;
@@ -204,7 +232,7 @@ class CudaEndpoint final : public Endpoint {
     return Code::range;
   }
 
-  Code copy(const Request& r, Lane& lane, uint64_t& detail) {
+  Code copy(const Request& r, Lane& lane, Pending& pending) {
     const Region* local = regions_.find(r.local_region);
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
     if (!local || !remote || !inside(r.local_offset, r.bytes, local->bytes) ||
@@ -214,28 +242,31 @@ class CudaEndpoint final : public Endpoint {
     if (!remote->mapped) return Code::unsupported;
     const Address here = address_of(local->base + r.local_offset), there = address_of(remote->mapped + r.remote_offset);
     const bool outward = r.verb == Verb::put;
-    return issued(driver().copy(outward ? there : here, outward ? here : there, r.bytes, lane.stream), lane, detail);
+    const Address to = outward ? there : here, from = outward ? here : there;
+    return issue(lane, pending, [&](cuda::Stream stream) { return driver().copy(to, from, r.bytes, stream); });
   }
 
-  Code value(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
+  // `staged` is the request's own until it has been polled.
+  Code value(const Request& r, Lane& lane, Pending& pending, uint64_t* staged) {
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
     if (!remote || r.bytes < 1 || r.bytes > 8 || !inside(r.remote_offset, r.bytes, remote->bytes)) return Code::range;
     if (!remote->mapped) return Code::unsupported;
     const Address there = address_of(remote->mapped + r.remote_offset);
-    int result = -1;
-    if (r.bytes == 8 && there % 8 == 0) result = driver().write64(lane.stream, there, r.value, cuda::with_barrier);
-    if (r.bytes == 4 && there % 4 == 0)
-      result = driver().write32(lane.stream, there, uint32_t(r.value), cuda::with_barrier);
-    if (result != cuda::success) {  // the place is odd, or the device has no such writes
-      *staged = r.value;
-      result = driver().copy(there, address_of(staged), r.bytes, lane.stream);
-    }
-    return issued(result, lane, detail);
+    return issue(lane, pending, [&](cuda::Stream stream) {
+      int result = -1;
+      if (r.bytes == 8 && there % 8 == 0) result = driver().write64(stream, there, r.value, cuda::with_barrier);
+      if (r.bytes == 4 && there % 4 == 0)
+        result = driver().write32(stream, there, uint32_t(r.value), cuda::with_barrier);
+      if (result == cuda::success) return result;
+      *staged = r.value;  // the place is odd, or the device has no such writes
+      return driver().copy(there, address_of(staged), r.bytes, stream);
+    });
   }
 
-  Code issued(int result, Lane& lane, uint64_t& detail) {
-    lane.unmarked = true;
-    detail = uint64_t(result);
+  template <class Put>
+  Code issue(Lane& lane, Pending& pending, const Put& put) {
+    const int result = lane.stream->add(put, pending.sequence);
+    pending.end.detail = uint64_t(result);
     return result == cuda::success ? Code::ok : Code::remote;
   }
 
@@ -247,21 +278,13 @@ class CudaEndpoint final : public Endpoint {
     return Code::ok;
   }
 
-  // One mark at a time is under way: each stands between copies that would otherwise follow one another at once, for the
-  // engine that copies and the one that writes words wait for each other there.
   void mark(Lane& lane) {
-    if (!lane.unmarked || __atomic_load_n(lane.done, __ATOMIC_ACQUIRE) != lane.marked) return;
-    lane.unmarked = false;
-    const int result = driver().write64(lane.stream, address_of(lane.done), lane.marked + 1, cuda::with_barrier);
-    if (result == cuda::success) {
-      ++lane.marked;
-    } else {
-      break_lane(lane, result);
-    }
+    if (lane.first == nobody) return;
+    if (const int result = lane.stream->mark()) break_lane(lane, result);
   }
 
   size_t reap(Lane& lane, Completion* completions, size_t count) {
-    const uint64_t done = __atomic_load_n(lane.done, __ATOMIC_ACQUIRE);
+    const uint64_t done = lane.stream->done();
     size_t got = 0;
     while (got < count && lane.first != nobody && pending_[lane.first].sequence <= done) {
       const uint32_t index = lane.first;
@@ -278,7 +301,7 @@ class CudaEndpoint final : public Endpoint {
   void find_broken() {
     const int entered = cuda::enter(context_);
     for (Lane* lane : active_) {
-      const int result = entered == cuda::success ? driver().query_stream(lane->stream) : entered;
+      const int result = entered == cuda::success ? lane->stream->query() : entered;
       if (result != cuda::success && result != cuda::not_ready) break_lane(*lane, result);
     }
   }
@@ -296,7 +319,7 @@ class CudaEndpoint final : public Endpoint {
   const cuda::Context context_;
   std::vector<Lane> lanes_;
   std::vector<Pending> pending_;
-  PinnedWords &marks_, &staged_;
+  PinnedWords& staged_;
   std::vector<Lane*> active_;  // those with something pending
   uint32_t free_ = nobody;     // the first place for what is pending
   uint32_t idle_polls_ = 0;
@@ -322,7 +345,7 @@ class CudaFabric final : public Fabric {
   }
   void remove_region(uint32_t region) override { regions_.remove(region); }
   std::unique_ptr<Endpoint> endpoint() override {
-    return std::make_unique<CudaEndpoint>(regions_, streams_, endpoints_++, size_, queue_, context_);
+    return std::make_unique<CudaEndpoint>(regions_, streams_, size_, queue_, context_);
   }
   uint64_t max_message() const override { return max_message_; }
 
@@ -332,7 +355,6 @@ class CudaFabric final : public Fabric {
   uint64_t max_message_, queue_;
   cuda::Context context_;
   Streams streams_;
-  size_t endpoints_ = 0;
 };
 
 }  // namespace

@@ -79,12 +79,14 @@ struct Job {
     return r;
   }
 
+  std::vector<Completion> await(size_t count) { return await(*endpoint, count); }
+
   // Polls until `count` have completed, or for five seconds.
-  std::vector<Completion> await(size_t count) {
+  static std::vector<Completion> await(Endpoint& from, size_t count) {
     std::vector<Completion> all(count);
     size_t got = 0;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-    while (got < count && std::chrono::steady_clock::now() < end) got += endpoint->poll(&all[got], count - got);
+    while (got < count && std::chrono::steady_clock::now() < end) got += from.poll(&all[got], count - got);
     all.resize(got);
     return all;
   }
@@ -276,6 +278,61 @@ CASE(threads_do_not_disturb_one_another) {
   uint64_t signals = 0;
   for (auto& word : job.words) signals += word[0];
   CHECK_EQ(signals, 2 * turns);
+}
+
+// To one peer by two contexts: each is told of its own, and their copies follow one another as those of one context do.
+CASE(contexts_share_a_peers_stream_and_its_marks) {
+  Job job;
+  const std::unique_ptr<Endpoint> other = job.fabric->endpoint();
+  constexpr uint64_t puts = 200;
+  const int before = word_writes();
+  {
+    const Hold held(job.theirs);
+    for (uint64_t i = 0; i < puts; ++i) {
+      const Request one = job.put(i, i * 2000, 999, true), two = job.put(1000 + i, i * 2000 + 1000, 999, true);
+      CHECK(job.endpoint->post(&one, 1) == 1 && other->post(&two, 1) == 1);
+      Completion none;
+      CHECK(job.endpoint->poll(&none, 1) == 0 && other->poll(&none, 1) == 0);
+    }
+    CHECK(word_writes() - before <= 1);
+  }
+  const std::vector<Completion> first = Job::await(*other, puts), second = job.await(puts);
+  CHECK(first.size() == puts && second.size() == puts);
+  for (uint64_t i = 0; i < first.size(); ++i) CHECK(first[i].token == 1000 + i && first[i].code == Code::ok);
+  for (uint64_t i = 0; i < second.size(); ++i) CHECK(second[i].token == i && second[i].code == Code::ok);
+  CHECK(word_writes() - before <= 4);
+  CHECK_EQ(job.words[1][0], 2 * puts);
+  for (uint64_t i = 0; i < 2 * puts; ++i) CHECK_EQ(std::memcmp(job.theirs + i * 1000, job.mine + i * 1000, 999), 0);
+}
+
+CASE(a_context_that_goes_leaves_the_others_what_is_under_way) {
+  Job job;
+  std::unique_ptr<Endpoint> other = job.fabric->endpoint();
+  Hold held(job.theirs);
+  const Request first = job.value(1, bytes / 2, 3, 0x030201, 1), second = job.put(2, 0, 100, true);
+  CHECK(other->post(&first, 1) == 1 && job.endpoint->post(&second, 1) == 1);
+  other.reset();
+  held.end();
+  const std::vector<Completion> ended = job.await(1);
+  CHECK(ended.size() == 1 && ended[0].token == 2 && ended[0].code == Code::ok);
+  const char expected[] = {1, 2, 3};
+  CHECK_EQ(std::memcmp(job.theirs + bytes / 2, expected, 3), 0);
+}
+
+CASE(a_lost_device_is_told_to_every_context) {
+  Job job;
+  const std::unique_ptr<Endpoint> other = job.fabric->endpoint();
+  const Hold held(job.theirs);
+  for (uint64_t i = 0; i < 3; ++i) {
+    const Request one = job.put(i, 0, 100, true), two = job.put(10 + i, 200, 100, true);
+    CHECK(job.endpoint->post(&one, 1) == 1 && other->post(&two, 1) == 1);
+  }
+  const Broken broken(700);
+  std::vector<Completion> ended = job.await(3);
+  for (const Completion& c : Job::await(*other, 3)) ended.push_back(c);
+  CHECK_EQ(ended.size(), 6u);
+  for (const Completion& c : ended) CHECK(c.code == Code::remote && c.detail == 700);
+  CHECK_EQ(job.words[1][0], 0u);
 }
 
 // There are fewer streams than peers: each peer's requests end in order all the same, and no error is another's.
