@@ -6,6 +6,7 @@ import pytest
 
 import gin
 from gin import backends
+from gin.cli import found, info
 from gin.config import Config
 
 
@@ -37,6 +38,28 @@ def test_nccl_registers_no_arrays_on_gpus():
     with pytest.raises(gin.UnsupportedError, match="nccl_gin cannot do 'register_memory' on platform cuda"):
         backends.require(config("nccl_gin", "cuda", "cuda", "auto"), ["register_memory"])
     backends.require(config("nccl_gin", "host", "shm", "auto"), ["register_memory"])
+
+
+def test_what_else_has_a_capability_has_it_there():
+    on_gpus, here = config("nvshmem", "cuda", "cuda", "auto"), config("nvshmem", "host", "shm", "auto")
+    assert backends.others_with("register_memory", on_gpus) == ["ibrc_proxy"]
+    assert backends.others_with("register_memory", here) == ["nccl_gin", "ibrc_proxy"]
+    assert backends.others_with("atomics", config("nvshmem", "cuda", "cuda", "native")) == []
+    with pytest.raises(gin.UnsupportedError, match=r"cannot do 'register_memory'; ibrc_proxy can$"):
+        backends.require(on_gpus, ["register_memory"])
+
+
+def test_gin_info_says_what_a_backend_lacks_and_on_which_platform():
+    platforms = [found.State("host", True), found.State("cuda", True)]
+    both = found._backend(Config.from_sources(), "nccl_gin", platforms)
+    told = info._verdict(vars(both) | both.more)
+    assert told.endswith("uneven_windows, register_memory (not on cuda)") and "atomics" not in told
+    alone = found._backend(Config.from_sources(platform="cuda", route="native"), "ibrc_proxy", platforms[1:])
+    assert "atomics" in alone.more["lacking"]["cuda"] and "atomics" not in info._verdict(vars(alone) | alone.more)
+    assert found._backend(Config.from_sources(wire="shm"), "nvshmem", platforms).more["lacking"] == {
+        "host": {},
+        "cuda": {},
+    }
 
 
 @pytest.mark.parametrize("backend", backends.NAMES)

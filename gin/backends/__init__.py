@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -14,7 +15,17 @@ if TYPE_CHECKING:
     from gin.backends.base import Backend
     from gin.config import Config
 
-__all__ = ["NAMES", "Capabilities", "capabilities", "effective", "folder", "lacking_macros", "load", "require"]
+__all__ = [
+    "NAMES",
+    "Capabilities",
+    "capabilities",
+    "effective",
+    "folder",
+    "lacking_macros",
+    "load",
+    "others_with",
+    "require",
+]
 
 NAMES = ("nvshmem", "nccl_gin", "ibrc_proxy")
 
@@ -67,6 +78,15 @@ def effective(config: Config) -> Capabilities:
     return Capabilities(config.backend, {name: value and name not in lacks for name, value in able.items()})
 
 
+def others_with(capability: str, config: Config) -> list[str]:
+    """The other backends that have a capability where the configured one runs."""
+    return [
+        name
+        for name in NAMES
+        if name != config.backend and effective(dataclasses.replace(config, backend=name))[capability]
+    ]
+
+
 def lacking_macros(config: Config) -> tuple[str, ...]:
     """What kernels are compiled with, so that they refuse what the backend lacks as configured: names and values."""
     lacks = load(config.backend, config.platform).lacks(config)
@@ -83,7 +103,7 @@ def require(config: Config, wanted: Iterable[str]) -> None:
         if capabilities(name)[capability]:
             why = load(name, config.platform).lacks(config)[capability]
             raise UnsupportedError(f"backend {name} cannot do {capability!r} on platform {config.platform} {why}")
-        others = [other for other in NAMES if capabilities(other)[capability]]
+        others = others_with(capability, config)
         where = f"; {', '.join(others)} can" if others else ", nor can any other"
         raise UnsupportedError(f"backend {name} cannot do {capability!r}{where}")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gin import _core
-from gin.backends import NAMES, capabilities, effective
+from gin.backends import effective, others_with
 from gin.collective import Exchange
 from gin.errors import OutOfMemoryError, UnsupportedError
 
@@ -184,12 +184,13 @@ class Backend(ABC):
     def register(self, tag: str, array: Any) -> Region:
         """Memory that exists already. Collective. Raises UnsupportedError where the backend or the route cannot."""
         if not effective(self.job.config)["register_memory"]:
-            others = " or ".join(name for name in NAMES if name != self.name and capabilities(name)["register_memory"])
+            others = " or ".join(others_with("register_memory", self.job.config))
             why = self.lacks(self.job.config).get("register_memory", "")
             raise UnsupportedError(
                 f"backend {self.name} cannot register memory allocated elsewhere (capability 'register_memory') "
                 f"{why}".rstrip()
-                + f"; allocate with comm.window and copy, or use {others}"
+                + "; allocate with comm.window and copy"
+                + (f", or use {others}" if others else "")
             )
         return self.register_array(tag, array)
 

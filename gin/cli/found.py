@@ -19,7 +19,7 @@ from gin.backends.connection import verbs_options
 from gin.backends.nccl_gin import plugin
 from gin.bench.results import cpu_name, usable_cores
 from gin.config import Config
-from gin.errors import Error
+from gin.errors import Error, UnsupportedError
 
 MOST_LOCAL_RANKS = 16  # that are told which RDMA ports they would use
 COMPILERS = ("g++", "clang++", "c++")  # in the order of gin.platforms.host
@@ -238,11 +238,11 @@ def rma_plugin() -> dict[str, str | None]:
 def backends(config: Config) -> list[State]:
     """Which backends can run here, on the configured platform or on any."""
     candidates = [state for state in platforms(config) if config.platform in ("auto", state.name)]
-    return [_backend(name, candidates) for name in NAMES]
+    return [_backend(config, name, candidates) for name in NAMES]
 
 
-def _backend(name: str, candidates: list[State]) -> State:
-    able = {"capabilities": dict(capabilities(name))}
+def _backend(config: Config, name: str, candidates: list[State]) -> State:
+    able: dict[str, Any] = {"capabilities": dict(capabilities(name))}
     usable, reasons, remedies = [], [], []
     for state in candidates:
         reason = state.reason if not state.usable else _load_error(name, state.name)
@@ -252,8 +252,21 @@ def _backend(name: str, candidates: list[State]) -> State:
             reasons.append(f"platform {state.name}: {reason}")
             remedies.append(state.remedy or "pip install 'gin[cuda13]'")
     if usable:
+        able["lacking"] = {platform: _lacking(config, name, platform) for platform in usable}
         return State(name, True, more={"platforms": usable, **able})
     return State(name, False, "; ".join(reasons), "; ".join(dict.fromkeys(remedies)), able)
+
+
+def _lacking(config: Config, backend: str, platform: str) -> dict[str, str]:
+    """What a backend could do, and cannot as configured on a platform, each with what is in the way."""
+    from gin.comm import _choose
+
+    try:
+        here = _choose(config.detected(backend=backend, platform=platform))
+    except UnsupportedError:  # the wire is another platform's
+        return {}
+    lacks = load(backend, platform).lacks(here)
+    return {name: why for name, why in lacks.items() if capabilities(backend)[name]}
 
 
 def _load_error(backend: str, platform: str) -> str | None:

@@ -158,6 +158,16 @@ def _verdict(state: dict[str, Any]) -> str:
     if state.get("about"):
         text += f": {state['about']}"
     if state.get("capabilities"):
-        able = [name for name, value in state["capabilities"].items() if value]
-        text += f"; can do {', '.join(able)}"
+        text += f"; can do {', '.join(_able(state))}"
     return text
+
+
+def _able(state: dict[str, Any]) -> Iterator[str]:
+    """A backend's capabilities; with the platforms where it lacks one, or without it where it lacks it on all."""
+    lacking = state.get("lacking", {})
+    for name, value in state["capabilities"].items():
+        without = [platform for platform, names in lacking.items() if name in names]
+        if value and not without:
+            yield name
+        elif value and len(without) < len(lacking):
+            yield f"{name} (not on {', '.join(without)})"
