@@ -159,7 +159,7 @@ def test_memory_of_another_gpu_is_not_this_ranks(platform, monkeypatch):
         platform.gpu.require_own(1 << 40)
 
 
-def test_a_gpu_is_asked_in_its_own_context_whatever_the_thread_used_before(platform):
+def test_a_gpu_is_asked_in_its_own_context_whatever_the_thread_used_before(platform, monkeypatch):
     driver, asked = platform.driver, []
     driver.cuCtxSetCurrent = lambda context: (driver.__dict__.update(current=context), (0,))[1]
     for name in (
@@ -170,17 +170,20 @@ def test_a_gpu_is_asked_in_its_own_context_whatever_the_thread_used_before(platf
         "cuMemsetD8Async",
     ):
         setattr(driver, name, lambda *_, name=name: (asked.append((name, driver.current)), (0, 1))[1])
-    platform.gpu.context, platform.gpu.copies = "this GPU's", 5
+    monkeypatch.setattr(cuda_memory, "_gpu_at", lambda _: asked.append(("ordinal", driver.current)))
+    platform.gpu.context, platform.gpu.copies, platform.gpu.ordinal = "this GPU's", 5, None
     for ask in (
         platform.gpu.stream,
         platform._event,
         platform.arrays_settled,
+        lambda: platform.gpu.copy_in(64, bytes(8)),
         lambda: platform.gpu.copy_out(64, 8),
+        lambda: platform.gpu.require_own(64),
         lambda: platform.gpu.fill(64, 8),
     ):
         driver.current = "another's"
         ask()
-    assert len(asked) >= 5 and {context for _, context in asked} == {"this GPU's"}
+    assert len(asked) >= 7 and {context for _, context in asked} == {"this GPU's"}
 
 
 def test_an_array_of_no_bytes_is_refused_by_name():

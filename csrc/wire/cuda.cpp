@@ -50,8 +50,9 @@ class PinnedWords {
 constexpr size_t most_streams = 4;
 constexpr uint64_t line = 8;  // words
 
-// Copies to some peers, by all contexts: copies in several streams would share the one engine that the link fills, or go by
-// slower ones. Marks in the stream tell how far the GPU is.
+// Copies to some peers, by all contexts. Marks in the stream tell how far the GPU is. They cost the copies time, as the engine
+// that copies and the one that writes words wait for each other there: one is under way at a time, whoever puts it, but behind
+// so many copies or bytes there always is one, so that nobody's end is told much later than it comes.
 class Stream {
  public:
   explicit Stream(uint64_t* done) : done_(done), stream_(cuda::urgent_stream()) {}
@@ -66,40 +67,43 @@ class Stream {
   uint64_t done() const { return __atomic_load_n(done_, __ATOMIC_ACQUIRE); }
   int query() const { return driver().query_stream(stream_); }
 
-  // `put(stream)` puts something into the stream. Returns its error; sets the mark that will come after it, or where nothing
-  // is put, after what was.
+  // `put(stream)` puts so many bytes into the stream. Returns its error; `sequence` becomes the mark that will come after them.
   template <class Put>
-  int add(const Put& put, uint64_t& sequence) {
+  int add(const Put& put, uint64_t bytes, uint64_t& sequence) {
     std::lock_guard<std::mutex> lock(mutex_);
     const int result = put(stream_);
-    unmarked_ = true;
+    ++unmarked_;
+    unmarked_bytes_ += bytes;
     sequence = marked_ + 1;
+    if (unmarked_ >= most_unmarked || unmarked_bytes_ >= most_unmarked_bytes) write_mark();  // if not now, by `mark`
     return result;
   }
 
-  // What comes after everything in the stream.
-  uint64_t end() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return marked_ + unmarked_;
-  }
-
-  // One mark at a time is under way: each stands between copies that would otherwise follow one another at once, for the
-  // engine that copies and the one that writes words wait for each other there. Returns the driver's error.
+  // Puts a mark where one is due. Returns the driver's error. Does not wait for another thread that has the stream.
   int mark() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!unmarked_ || done() != marked_) return cuda::success;
-    const int result = driver().write64(stream_, address_of(done_), marked_ + 1, cuda::with_barrier);
-    if (result == cuda::success) ++marked_, unmarked_ = false;
-    return result;
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock || unmarked_ == 0 || done() != marked_) return cuda::success;
+    return write_mark();
   }
 
  private:
+  static constexpr uint32_t most_unmarked = 16;
+  static constexpr uint64_t most_unmarked_bytes = 32 << 20;
+
+  int write_mark() {
+    if (const int entered = cuda::enter(context_)) return entered;
+    const int result = driver().write64(stream_, address_of(done_), marked_ + 1, cuda::with_barrier);
+    if (result == cuda::success) ++marked_, unmarked_ = 0, unmarked_bytes_ = 0;
+    return result;
+  }
+
   const cuda::Context context_ = cuda::current_context();
   uint64_t* const done_;
   const cuda::Stream stream_;
   std::mutex mutex_;
   uint64_t marked_ = 0;    // the last mark in the stream
-  bool unmarked_ = false;  // copies were put into the stream after it
+  uint32_t unmarked_ = 0;  // copies that were put into the stream after it
+  uint64_t unmarked_bytes_ = 0;
 };
 
 // The streams of all endpoints of a fabric. They are made with it: once a kernel waits, making one could wait for that kernel.
@@ -124,7 +128,7 @@ constexpr uint32_t nobody = UINT32_MAX;
 
 // A request that has been taken and not yet polled, or none.
 struct Pending {
-  uint64_t sequence = 0;  // of the mark after its copy
+  uint64_t sequence = 0;  // of the mark after its copy; what has none ends with what its lane has before it
   Completion end{};
   uint64_t* signal = nullptr;  // nullptr for none
   uint64_t add = 0;
@@ -192,7 +196,7 @@ class CudaEndpoint final : public Endpoint {
     Pending& pending = pending_[index];
     free_ = pending.next;
     Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
-    pending = {lane.stream->end(), {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
+    pending = {0, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
     Code code = entered == cuda::success ? Code::ok : Code::remote;
     if (code == Code::ok && r.has_signal) code = find_word(r, pending.signal);
     if (code == Code::ok) code = move(r, lane, index);
@@ -243,7 +247,7 @@ class CudaEndpoint final : public Endpoint {
     const Address here = address_of(local->base + r.local_offset), there = address_of(remote->mapped + r.remote_offset);
     const bool outward = r.verb == Verb::put;
     const Address to = outward ? there : here, from = outward ? here : there;
-    return issue(lane, pending, [&](cuda::Stream stream) { return driver().copy(to, from, r.bytes, stream); });
+    return issue(lane, pending, r.bytes, [&](cuda::Stream stream) { return driver().copy(to, from, r.bytes, stream); });
   }
 
   // `staged` is the request's own until it has been polled.
@@ -252,7 +256,7 @@ class CudaEndpoint final : public Endpoint {
     if (!remote || r.bytes < 1 || r.bytes > 8 || !inside(r.remote_offset, r.bytes, remote->bytes)) return Code::range;
     if (!remote->mapped) return Code::unsupported;
     const Address there = address_of(remote->mapped + r.remote_offset);
-    return issue(lane, pending, [&](cuda::Stream stream) {
+    return issue(lane, pending, r.bytes, [&](cuda::Stream stream) {
       int result = -1;
       if (r.bytes == 8 && there % 8 == 0) result = driver().write64(stream, there, r.value, cuda::with_barrier);
       if (r.bytes == 4 && there % 4 == 0)
@@ -264,8 +268,8 @@ class CudaEndpoint final : public Endpoint {
   }
 
   template <class Put>
-  Code issue(Lane& lane, Pending& pending, const Put& put) {
-    const int result = lane.stream->add(put, pending.sequence);
+  Code issue(Lane& lane, Pending& pending, uint64_t bytes, const Put& put) {
+    const int result = lane.stream->add(put, bytes, pending.sequence);
     pending.end.detail = uint64_t(result);
     return result == cuda::success ? Code::ok : Code::remote;
   }

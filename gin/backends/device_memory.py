@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import math
@@ -18,7 +19,7 @@ from gin.errors import ArgumentError, ConfigError, TimeoutError
 from gin.platforms.cuda import CudaPlatform
 from gin.platforms.cuda_memory import DeviceMemory
 
-__all__ = ["CudaBackend", "loaded_library", "preload", "within"]
+__all__ = ["CudaBackend", "end_at_once", "loaded_library", "preload", "within"]
 
 T = TypeVar("T")
 
@@ -101,10 +102,23 @@ def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[],
     if error:
         raise error[0]
     if not answer:
+        atexit.register(_end_without, thread)
         raise TimeoutError(
             f"{what} took more than {seconds:g} s; has another rank ended? GIN_CONNECT_TIMEOUT allows more"
         )
     return answer[0]
+
+
+def _end_without(thread: threading.Thread) -> None:
+    if thread.is_alive():
+        end_at_once()
+
+
+def end_at_once() -> None:
+    """Lets the process end, with its status, before what libraries do then: that would wait for a thread left in one."""
+    c = ctypes.CDLL(None)
+    c.fflush(None)
+    c.on_exit(c._exit, None)  # comes before what was registered earlier
 
 
 def preload(package: str, soname: str) -> None:

@@ -148,6 +148,7 @@ class Backend(CudaBackend):
         sizes = step.gather(f"{tag}: allocate", allocate)
 
         def register() -> None:
+            self.platform.gpu.enter()
             window = self._comm.register_window(made[0], self._nccl.WindowFlag(flags))
             if not window.handle:
                 raise UnsupportedError(f"{tag}: NCCL registers no windows on this machine")
@@ -173,6 +174,7 @@ class Backend(CudaBackend):
                 gin_counter_count=config.counters,
                 gin_connection_type=self._nccl.NcclGinConnectionType.FULL,
             )
+        self.platform.gpu.enter()
         self._device = self._comm.create_dev_comm(require)
         if self._gin and self._device.dev_comm.gin_context_count < config.contexts:
             raise ConfigError(

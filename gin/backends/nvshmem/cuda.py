@@ -116,11 +116,12 @@ class Backend(CudaBackend):
         atexit.register(self._instance.end, self._collective.finalize, gpu.enter)
 
     def _wait(self, what: str, step: Callable[[], T]) -> T:
-        """A step that waits for the other ranks; NVSHMEM cannot be used after one that does not come back."""
-        self._instance.unusable = True
-        answer = within(self.job.config.connect_timeout, what, step, self.platform.gpu.enter)
-        self._instance.unusable = False
-        return answer
+        """A step that waits for the other ranks; NVSHMEM cannot be used after one that fails."""
+        try:
+            return within(self.job.config.connect_timeout, what, step, self.platform.gpu.enter)
+        except BaseException:
+            self._instance.unusable = True
+            raise
 
     def _allocate(self, spare: int | None) -> None:
         """Takes the block of that number, or allocates one."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gin.backends.device_memory import within
+from gin.backends.device_memory import end_at_once, within
 from gin.errors import TimeoutError, UnsupportedError
 
 __all__ = ["Block", "Instance", "joins", "joint_block"]
@@ -30,7 +29,7 @@ class Instance:
 
     token      the unique id that it was started with; empty while it is not open
     gpu        identity of the GPU that it uses
-    unusable   a step of its start has not come back
+    unusable   a step of its start or of its heap has failed, or has not come back
     broken     a communicator has failed: not all ranks may be there any more
     heap_size  what gin has set NVSHMEM_SYMMETRIC_SIZE to; empty where it was the user's
     """
@@ -48,7 +47,7 @@ class Instance:
         """What the other ranks have to know before a communicator opens on a GPU, as JSON. Raises UnsupportedError."""
         if self.unusable:
             raise UnsupportedError(
-                "NVSHMEM did not start in this process before, and is started once; use a new process"
+                "NVSHMEM did not start, or did not allocate, in this process before, and is started once; use a new process"
             )
         if self.token and gpu != self.gpu:
             raise UnsupportedError(
@@ -63,22 +62,16 @@ class Instance:
         self.unusable = False
 
     def end(self, finalize: Callable[[], Any], enter: Callable[[], None]) -> None:
-        """Closes NVSHMEM, as the process ends: with the others that end now, or not at all."""
+        """Closes NVSHMEM, as the process ends: with the others that end now, or not at all. Python 3.12.0 to 3.12.2 start no
+        threads then, so not at all."""
         if self.broken or self.unusable:
             return
         try:
             within(END_SECONDS, "nvshmem end", finalize, enter)
         except TimeoutError:
-            _end_at_once()
+            end_at_once()
         except Exception:
             return
-
-
-def _end_at_once() -> None:
-    """Lets the process end without what libraries do then: they would wait for the thread that is left in NVSHMEM."""
-    c = ctypes.CDLL(None)
-    c.fflush(None)
-    c.on_exit(c._exit, None)
 
 
 def joins(offers: Sequence[dict[str, Any]]) -> bool:

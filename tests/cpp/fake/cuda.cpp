@@ -20,7 +20,7 @@
 namespace {
 
 constexpr int success = 0, invalid = 1, would_wait = 999, not_ready = 600, illegal_address = 700, already_pinned = 712,
-              not_pinned = 713;
+              not_pinned = 713, unsupported = 801;
 constexpr uint64_t granule = 2 << 20;
 
 struct Range {
@@ -31,7 +31,8 @@ struct Range {
 
 std::mutex mutex;
 std::map<uint64_t, Range> device, pinned;  // by address
-std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0};
+std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0},
+    failing_words{0};
 std::atomic<void*> held_back{nullptr};
 thread_local void* context = nullptr;
 
@@ -90,6 +91,7 @@ struct Stream {
   std::condition_variable wake;
   std::deque<std::function<void()>> queue;
   bool ending = false;
+  void* const owner = context;
   std::thread worker;
 };
 
@@ -109,6 +111,8 @@ void move(uint64_t to, uint64_t from, uint64_t bytes) {
 int write_word(void* stream, uint64_t to, uint64_t value, uint64_t bytes) {
   ++word_writes;
   if (broken) return broken;
+  if (context != stream_of(stream).owner) return invalid;
+  if (bytes == 8 && failing_words > 0) return --failing_words, unsupported;
   if (to % bytes || !reached(to, bytes)) return illegal_address;
   stream_of(stream).put([=] {
     if (bytes == 8)
@@ -157,6 +161,8 @@ API void fake_run(int kernels) { running += kernels; }
 API void fake_hold(void* target) { held_back = target; }
 // The device is lost: whatever is asked of it fails with that error, until it is 0.
 API void fake_break(int error) { broken = error; }
+// So many writes of words of 8 bytes by streams fail.
+API void fake_fail_words(int count) { failing_words = count; }
 API int fake_streams() { return live_streams; }
 API int fake_live() { return live_streams + live_mappings + live_pins; }
 API int fake_word_writes() { return word_writes; }  // that streams were given
@@ -223,7 +229,9 @@ API int cuMemHostAlloc(void** out, size_t bytes, unsigned) {
 }
 API int cuMemFreeHost(void* memory) {
   std::lock_guard<std::mutex> held(mutex);
-  pinned.erase(uint64_t(uintptr_t(memory)));
+  const auto found = pinned.find(uint64_t(uintptr_t(memory)));
+  std::memset(memory, 0xdd, found->second.bytes);
+  pinned.erase(found);
   free(memory);
   return success;
 }
