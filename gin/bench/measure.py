@@ -288,7 +288,7 @@ def _fitted_work(work: int, medians: list[float]) -> int:
 def durations(operation: Operation, kept: Nanoseconds) -> Nanoseconds:
     """Nanoseconds, of shape (parts, times), from starts and ends of shape (blocks, iterations, parts, 2).
 
-    Where blocks share what is measured, it is one time from the first start to the last end: they need not run at once.
+    Where blocks share what is measured, which they begin together, it is one time from the first start to the last end.
     """
     starts, ends = kept[..., 0], kept[..., 1]
     if operation.per_message:

@@ -52,7 +52,7 @@ struct Channel {
   }
 };
 
-// Word 0 of `out` counts the elements that were wrong; from word 8 on there is a start and an end in nanoseconds for each
+// Word 0 of `out` counts the elements that were wrong, word 1 the blocks that began an iteration; from word 8 on there is a start and an end in nanoseconds for each
 // block, kept iteration and part of the iteration.
 GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t start, uint64_t end,
                      uint32_t part = 0, uint32_t parts = 1) {
@@ -63,6 +63,17 @@ GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, u
 }
 
 GIN_DEVICE uint64_t now() { return gin::platform::clock_ns(); }
+
+// The blocks whose work is taken for one begin each iteration together: apart, the time from the first one's start to the last
+// one's end would hold other iterations too. By one thread of each; false once the job has failed.
+GIN_DEVICE bool together(const gin::Comm& comm, const gin::Window& out, uint32_t round) {
+  if (gridDim.x == 1) return true;
+  unsigned long long* begun = static_cast<unsigned long long*>(out.local(8));
+  const unsigned long long all = (round + 1ull) * gridDim.x;
+  atomicAdd(begun, 1ull);
+  const gin::impl::Subject subject{gin::Operation::barrier, 0, -1, 0};
+  return gin::impl::wait_for(comm, subject, [&] { return gin::impl::load_relaxed(begun) >= all; }).ok();
+}
 
 // Message `serial` of `sender` holds bytes of its own, so that what an earlier one left behind counts as wrong.
 struct Pattern {

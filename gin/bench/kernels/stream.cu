@@ -35,7 +35,9 @@ extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     uint64_t start = 0;
     if (threadIdx.x == 0) {
       if (receives) net.signal(peer, gin::signal_inc{channel.ready});
-      if (sends) failed = !net.wait(gin::thread, channel.ready, ready_before + round + 1).ok();
+      if (sends) {
+        failed = !net.wait(gin::thread, channel.ready, ready_before + round + 1).ok() || !together(comm, out, round);
+      }
       start = now();
     }
     if (__syncthreads_or(failed)) break;

@@ -1,0 +1,80 @@
+"""Blocks whose work is taken for one go through their iterations together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gin
+from gin.bench.measure import Session, Taken, durations
+from gin.bench.plan import Plan
+
+ITERATIONS = 25
+
+
+def kept(plan: Plan, backend: str, route: str) -> tuple[Any, Any, int]:
+    """On the leader: starts and ends of every block and iteration, the times made of them, and the wrong elements."""
+
+    def rank_main() -> Any:
+        size = f"{1 << 20}"
+        with gin.init(
+            backend=backend, route=route, platform="host", heap="64M", max_message=size, timeout="30s"
+        ) as comm:
+            session, (shape, nbytes) = Session(comm, plan, backend, route), next(plan.points())
+            taken = Taken()
+            session.launch(shape, nbytes, 3, ITERATIONS, taken)
+            words = session._times(shape.ctas * ITERATIONS).reshape(shape.ctas, ITERATIONS, 1, 2)
+            return words.tolist(), taken.turns[0][1].tolist(), taken.wrong
+
+    words, times, wrong = gin.spawn(2, rank_main, timeout=120)[0]
+    return np.array(words), np.array(times), wrong
+
+
+@pytest.mark.parametrize(
+    ("backend", "route"), [("nvshmem", "native"), ("ibrc_proxy", "native"), ("nccl_gin", "direct")]
+)
+@pytest.mark.parametrize(
+    ("test", "op", "ctas", "threads"),
+    [
+        ("rate", "put", 3, 1),
+        ("rate", "put", 5, 33),
+        ("bandwidth", "put_signal", 3, 1),
+        ("bandwidth", "put_signal_bidir", 2, 32),
+        ("bandwidth", "get", 3, 32),
+    ],
+)
+def test_no_iteration_begins_before_all_blocks_have_ended_the_last(
+    test: str, op: str, ctas: int, threads: int, backend: str, route: str
+) -> None:
+    made: dict[str, Sequence[Any]] = {"operations": (op,), "ctas": (ctas,), "threads": (threads,)}
+    plan = Plan(test, (backend,), True, (route,), (100,), iterations=ITERATIONS, warmup=3, **made)  # type: ignore[arg-type]
+    words, times, wrong = kept(plan, backend, route)
+    starts, ends = words[..., 0, 0], words[..., 0, 1]
+    assert (starts[:, 1:].min(axis=0) >= ends[:, :-1].max(axis=0)).all() and (ends > starts).all()
+    assert times.shape == (1, ITERATIONS) and times.sum() <= ends.max() - starts.min()
+    assert wrong == 0
+    shape = next(plan.points())[0]
+    assert (durations(shape.operation, words) == ends.max(axis=0) - starts.min(axis=0)).all()
+
+
+def test_what_one_block_fails_in_ends_the_others() -> None:
+    """A rank that never is ready: the blocks of the other one wait for one another no longer than for it."""
+    plan = Plan("rate", ("nvshmem",), True, ("native",), (8,), operations=("put",), ctas=(3,), iterations=2, warmup=0)
+
+    def rank_main() -> str:
+        with gin.init(backend="nvshmem", route="native", platform="host", heap="64M", timeout="1s") as comm:
+            session, (shape, nbytes) = Session(comm, plan, "nvshmem", "native"), next(plan.points())
+            if comm.rank == 0:
+                with pytest.raises(gin.TimeoutError, match="wait on signal"):
+                    session.launch(shape, nbytes, 0, 2, Taken())
+            else:
+                comm.barrier()  # the one before a launch
+                with pytest.raises(gin.RemoteError):
+                    comm.barrier()
+            return os.environ["GIN_RANK"]
+
+    assert gin.spawn(2, rank_main, timeout=60) == ["0", "1"]
