@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include "error.h"
@@ -48,14 +46,10 @@ class PinnedWords {
 
 // The GPU has few queues for its streams, eight by default, and a stream that shares one with a kernel waits for it.
 constexpr size_t most_streams = 4;
-constexpr uint64_t line = 8;  // words
 
-// Copies to some peers, by all contexts. Marks in the stream tell how far the GPU is. They cost the copies time, as the engine
-// that copies and the one that writes words wait for each other there: one is under way at a time, whoever puts it, but behind
-// so many copies or bytes there always is one, so that nobody's end is told much later than it comes.
 class Stream {
  public:
-  explicit Stream(uint64_t* done) : done_(done), stream_(cuda::urgent_stream()) {}
+  Stream() : stream_(cuda::urgent_stream()) {}
   ~Stream() {
     const cuda::Visit visit(context_);
     driver().destroy_stream(stream_);
@@ -63,53 +57,17 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // The last mark that the GPU has passed.
-  uint64_t done() const { return __atomic_load_n(done_, __ATOMIC_ACQUIRE); }
-  int query() const { return driver().query_stream(stream_); }
-
-  // `put(stream)` puts so many bytes into the stream. Returns its error; `sequence` becomes the mark that will come after them.
-  template <class Put>
-  int add(const Put& put, uint64_t bytes, uint64_t& sequence) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const int result = put(stream_);
-    ++unmarked_;
-    unmarked_bytes_ += bytes;
-    sequence = marked_ + 1;
-    if (unmarked_ >= most_unmarked || unmarked_bytes_ >= most_unmarked_bytes) write_mark();  // if not now, by `mark`
-    return result;
-  }
-
-  // Puts a mark where one is due. Returns the driver's error. Does not wait for another thread that has the stream.
-  int mark() {
-    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock || unmarked_ == 0 || done() != marked_) return cuda::success;
-    return write_mark();
-  }
+  cuda::Stream get() const { return stream_; }
 
  private:
-  static constexpr uint32_t most_unmarked = 16;
-  static constexpr uint64_t most_unmarked_bytes = 32 << 20;
-
-  int write_mark() {
-    if (const int entered = cuda::enter(context_)) return entered;
-    const int result = driver().write64(stream_, address_of(done_), marked_ + 1, cuda::with_barrier);
-    if (result == cuda::success) ++marked_, unmarked_ = 0, unmarked_bytes_ = 0;
-    return result;
-  }
-
   const cuda::Context context_ = cuda::current_context();
-  uint64_t* const done_;
   const cuda::Stream stream_;
-  std::mutex mutex_;
-  uint64_t marked_ = 0;    // the last mark in the stream
-  uint32_t unmarked_ = 0;  // copies that were put into the stream after it
-  uint64_t unmarked_bytes_ = 0;
 };
 
 // The streams of all endpoints of a fabric. They are made with it: once a kernel waits, making one could wait for that kernel.
 class Streams {
  public:
-  Stream& operator[](size_t index) { return streams_[index % most_streams]; }
+  cuda::Stream operator[](size_t index) const { return streams_[index % most_streams].get(); }
 
   // Words that copies in the streams may reach after their endpoint has gone: they live as long as the streams.
   PinnedWords& words(uint64_t count) {
@@ -119,38 +77,45 @@ class Streams {
 
  private:
   std::vector<std::unique_ptr<PinnedWords>> words_;  // outlive the streams
-  PinnedWords marks_{most_streams * line};
-  std::array<Stream, most_streams> streams_{Stream(marks_ + 0 * line), Stream(marks_ + 1 * line),
-                                            Stream(marks_ + 2 * line), Stream(marks_ + 3 * line)};
+  std::array<Stream, most_streams> streams_;
 };
 
 constexpr uint32_t nobody = UINT32_MAX;
 
 // A request that has been taken and not yet polled, or none.
 struct Pending {
-  uint64_t sequence = 0;  // of the mark after its copy; what has none ends with what its lane has before it
+  uint64_t sequence = 0;  // of the mark after its copy
   Completion end{};
   uint64_t* signal = nullptr;  // nullptr for none
   uint64_t add = 0;
   uint32_t next = nobody;  // in its lane, or of those that are free
 };
 
-// Everything of one endpoint to some peers, in order.
+// Everything to some peers, in order.
 struct Lane {
-  Stream* stream = nullptr;
+  cuda::Stream stream = nullptr;
+  uint64_t* done = nullptr;  // the last mark that the GPU has passed
+  uint64_t marked = 0;       // the last mark in the stream
+  bool unmarked = false;     // copies were put into the stream after it
   bool active = false;
   uint32_t first = nobody, last = nobody;  // of what is pending
 };
 
 class CudaEndpoint final : public Endpoint {
  public:
-  CudaEndpoint(const Regions& regions, Streams& streams, uint32_t size, uint64_t queue, cuda::Context context)
+  // `number`: how many endpoints of the fabric there were before.
+  CudaEndpoint(const Regions& regions, Streams& streams, size_t number, uint32_t size, uint64_t queue,
+               cuda::Context context)
       : regions_(regions),
         context_(context),
         lanes_(std::min<size_t>(size, most_streams)),
         pending_(queue),
+        marks_(streams.words(lanes_.size() * line)),
         staged_(streams.words(queue)) {
-    for (size_t i = 0; i < lanes_.size(); ++i) lanes_[i].stream = &streams[i];
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+      lanes_[i].stream = streams[number + i];
+      lanes_[i].done = marks_ + i * line;
+    }
     active_.reserve(lanes_.size());
     for (uint32_t i = uint32_t(queue); i-- > 0;) give_back(i);
   }
@@ -189,6 +154,7 @@ class CudaEndpoint final : public Endpoint {
   bool settled() override { return true; }
 
  private:
+  static constexpr uint64_t line = 8;  // words
   static constexpr uint32_t polls_per_query = 4096;
 
   void take(const Request& r, int entered) {
@@ -196,11 +162,12 @@ class CudaEndpoint final : public Endpoint {
     Pending& pending = pending_[index];
     free_ = pending.next;
     Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
-    pending = {0, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
+    pending = {lane.marked, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
     Code code = entered == cuda::success ? Code::ok : Code::remote;
     if (code == Code::ok && r.has_signal) code = find_word(r, pending.signal);
-    if (code == Code::ok) code = move(r, lane, index);
+    if (code == Code::ok) code = move(r, lane, staged_ + index, pending.end.detail);
     if (code != Code::ok) pending.end.code = code, pending.signal = nullptr;
+    pending.sequence += lane.unmarked;
     (lane.first == nobody ? lane.first : pending_[lane.last].next) = index;
     lane.last = index;
   }
@@ -220,13 +187,14 @@ class CudaEndpoint final : public Endpoint {
     return lane;
   }
 
-  Code move(const Request& r, Lane& lane, uint32_t index) {
+  // `staged` is the request's own until it has been polled.
+  Code move(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
     switch (r.verb) {
       case Verb::put:
       case Verb::get:
-        return copy(r, lane, pending_[index]);
+        return copy(r, lane, detail);
       case Verb::value:
-        return value(r, lane, pending_[index], staged_ + index);
+        return value(r, lane, staged, detail);
       case Verb::signal:
       case Verb::fence:  // a lane is in order
         return Code::ok;
@@ -236,7 +204,7 @@ class CudaEndpoint final : public Endpoint {
     return Code::range;
   }
 
-  Code copy(const Request& r, Lane& lane, Pending& pending) {
+  Code copy(const Request& r, Lane& lane, uint64_t& detail) {
     const Region* local = regions_.find(r.local_region);
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
     if (!local || !remote || !inside(r.local_offset, r.bytes, local->bytes) ||
@@ -246,31 +214,28 @@ class CudaEndpoint final : public Endpoint {
     if (!remote->mapped) return Code::unsupported;
     const Address here = address_of(local->base + r.local_offset), there = address_of(remote->mapped + r.remote_offset);
     const bool outward = r.verb == Verb::put;
-    const Address to = outward ? there : here, from = outward ? here : there;
-    return issue(lane, pending, r.bytes, [&](cuda::Stream stream) { return driver().copy(to, from, r.bytes, stream); });
+    return issued(driver().copy(outward ? there : here, outward ? here : there, r.bytes, lane.stream), lane, detail);
   }
 
-  // `staged` is the request's own until it has been polled.
-  Code value(const Request& r, Lane& lane, Pending& pending, uint64_t* staged) {
+  Code value(const Request& r, Lane& lane, uint64_t* staged, uint64_t& detail) {
     const PeerRegion* remote = regions_.find(r.remote_region, r.peer);
     if (!remote || r.bytes < 1 || r.bytes > 8 || !inside(r.remote_offset, r.bytes, remote->bytes)) return Code::range;
     if (!remote->mapped) return Code::unsupported;
     const Address there = address_of(remote->mapped + r.remote_offset);
-    return issue(lane, pending, r.bytes, [&](cuda::Stream stream) {
-      int result = -1;
-      if (r.bytes == 8 && there % 8 == 0) result = driver().write64(stream, there, r.value, cuda::with_barrier);
-      if (r.bytes == 4 && there % 4 == 0)
-        result = driver().write32(stream, there, uint32_t(r.value), cuda::with_barrier);
-      if (result == cuda::success) return result;
-      *staged = r.value;  // the place is odd, or the device has no such writes
-      return driver().copy(there, address_of(staged), r.bytes, stream);
-    });
+    int result = -1;
+    if (r.bytes == 8 && there % 8 == 0) result = driver().write64(lane.stream, there, r.value, cuda::with_barrier);
+    if (r.bytes == 4 && there % 4 == 0)
+      result = driver().write32(lane.stream, there, uint32_t(r.value), cuda::with_barrier);
+    if (result != cuda::success) {  // the place is odd, or the device has no such writes
+      *staged = r.value;
+      result = driver().copy(there, address_of(staged), r.bytes, lane.stream);
+    }
+    return issued(result, lane, detail);
   }
 
-  template <class Put>
-  Code issue(Lane& lane, Pending& pending, uint64_t bytes, const Put& put) {
-    const int result = lane.stream->add(put, bytes, pending.sequence);
-    pending.end.detail = uint64_t(result);
+  Code issued(int result, Lane& lane, uint64_t& detail) {
+    lane.unmarked = true;
+    detail = uint64_t(result);
     return result == cuda::success ? Code::ok : Code::remote;
   }
 
@@ -282,13 +247,23 @@ class CudaEndpoint final : public Endpoint {
     return Code::ok;
   }
 
+  // One mark at a time is under way: each stands between copies that would otherwise follow one another at once, for the
+  // engine that copies and the one that writes words wait for each other there.
   void mark(Lane& lane) {
-    if (lane.first == nobody) return;
-    if (const int result = lane.stream->mark()) break_lane(lane, result);
+    if (!lane.unmarked || __atomic_load_n(lane.done, __ATOMIC_ACQUIRE) != lane.marked) return;
+    lane.unmarked = false;
+    int result = cuda::enter(context_);
+    if (result == cuda::success)
+      result = driver().write64(lane.stream, address_of(lane.done), lane.marked + 1, cuda::with_barrier);
+    if (result == cuda::success) {
+      ++lane.marked;
+    } else {
+      break_lane(lane, result);
+    }
   }
 
   size_t reap(Lane& lane, Completion* completions, size_t count) {
-    const uint64_t done = lane.stream->done();
+    const uint64_t done = __atomic_load_n(lane.done, __ATOMIC_ACQUIRE);
     size_t got = 0;
     while (got < count && lane.first != nobody && pending_[lane.first].sequence <= done) {
       const uint32_t index = lane.first;
@@ -305,7 +280,7 @@ class CudaEndpoint final : public Endpoint {
   void find_broken() {
     const int entered = cuda::enter(context_);
     for (Lane* lane : active_) {
-      const int result = entered == cuda::success ? lane->stream->query() : entered;
+      const int result = entered == cuda::success ? driver().query_stream(lane->stream) : entered;
       if (result != cuda::success && result != cuda::not_ready) break_lane(*lane, result);
     }
   }
@@ -323,7 +298,7 @@ class CudaEndpoint final : public Endpoint {
   const cuda::Context context_;
   std::vector<Lane> lanes_;
   std::vector<Pending> pending_;
-  PinnedWords& staged_;
+  PinnedWords &marks_, &staged_;
   std::vector<Lane*> active_;  // those with something pending
   uint32_t free_ = nobody;     // the first place for what is pending
   uint32_t idle_polls_ = 0;
@@ -349,7 +324,7 @@ class CudaFabric final : public Fabric {
   }
   void remove_region(uint32_t region) override { regions_.remove(region); }
   std::unique_ptr<Endpoint> endpoint() override {
-    return std::make_unique<CudaEndpoint>(regions_, streams_, size_, queue_, context_);
+    return std::make_unique<CudaEndpoint>(regions_, streams_, endpoints_++, size_, queue_, context_);
   }
   uint64_t max_message() const override { return max_message_; }
 
@@ -359,6 +334,7 @@ class CudaFabric final : public Fabric {
   uint64_t max_message_, queue_;
   cuda::Context context_;
   Streams streams_;
+  size_t endpoints_ = 0;
 };
 
 }  // namespace
