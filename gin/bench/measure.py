@@ -15,6 +15,7 @@ from gin.bench.plan import Identity, Plan, Shape, kernel_name, kernel_source, so
 from gin.bench.results import Row
 from gin.bench.rows import Times, make_row
 from gin.bench.tests import Operation
+from gin.errors import ArgumentError
 
 Nanoseconds = npt.NDArray[np.int64]
 
@@ -167,6 +168,7 @@ class Session:
         turn  its number in the row: ranks 0 and 1 take turns in leading, and pairs of launches in where things lie
         """
         plan, made, place = self.plan, shape.operation, self._place
+        self._require_room(shape)
         messages, contexts, leader = made.messages(nbytes), self.contexts(shape), turn % 2
         at = self._lane(shape, nbytes, turn)
         place.out.write(np.zeros(place.out.nbytes, np.uint8))
@@ -256,6 +258,17 @@ class Session:
             return HOME
         channels, each = channels_of(shape, self.contexts(shape)), shape.operation.kernel == "pingpong"
         return lane(turn, nbytes, channels, each=each, phases=self._place.phases)
+
+    def _require_room(self, shape: Shape) -> None:
+        """Raises ArgumentError where blocks would wait for others that have no room beside them. A GPU says so itself."""
+        from gin import _core
+
+        threads = shape.ctas * shape.threads
+        if self.comm.platform == "host" and shape.operation.per_message and threads > _core.host_max_threads:
+            raise ArgumentError(
+                f"{shape.ctas} blocks of {shape.threads} threads begin each iteration together, and the host platform runs "
+                f"{_core.host_max_threads} threads at once; give fewer blocks or threads"
+            )
 
     def _kernel(self, shape: Shape) -> Any:
         key = shape.operation.name, shape.scope, shape.bound

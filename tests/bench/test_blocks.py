@@ -78,3 +78,17 @@ def test_what_one_block_fails_in_ends_the_others() -> None:
             return os.environ["GIN_RANK"]
 
     assert gin.spawn(2, rank_main, timeout=60) == ["0", "1"]
+
+
+def test_more_threads_than_run_at_once_are_refused_with_both_numbers() -> None:
+    plan = Plan(
+        "rate", ("nvshmem",), True, ("native",), (8,), operations=("put",), ctas=(40,), threads=(1024,), iterations=2
+    )
+
+    def rank_main() -> None:
+        with gin.init(backend="nvshmem", route="native", platform="host", heap="64M", timeout="5s") as comm:
+            session, (shape, nbytes) = Session(comm, plan, "nvshmem", "native"), next(plan.points())
+            with pytest.raises(gin.ArgumentError, match=r"40 blocks of 1024 threads .* runs \d+ threads at once"):
+                session.launch(shape, nbytes, 0, 2, Taken())
+
+    gin.spawn(2, rank_main, timeout=60)
