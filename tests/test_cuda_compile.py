@@ -18,7 +18,7 @@ import pytest
 
 from gin import _core
 from gin.bench.plan import Shape, kernel_name, kernel_source
-from gin.bench.tests import operation
+from gin.bench.tests import TESTS, operation
 from gin.config import Config
 from gin.errors import CompileError
 from gin.platforms import ahead
@@ -237,6 +237,16 @@ def test_the_libraries_own_calls_compile_for_the_baseline(compile_, backend, com
         shape = Shape(operation(test, name), scope, 1, 32, None)
         image, symbol = compile_(kernel_source(shape, backend), kernel_name(test, name), backend, compiler, "sm_90")
         assert image[:4] == b"\x7fELF" and symbol == kernel_name(test, name)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("test", TESTS)
+def test_every_kernel_of_the_benchmark_compiles(compile_, test):
+    for made in TESTS[test].operations:
+        shape = Shape(made, "warp", 1, 64, None)
+        name = kernel_name(test, made.name)
+        image, symbol = compile_(kernel_source(shape), name, "ibrc_proxy", "nvrtc", "sm_90")
+        assert image[:4] == b"\x7fELF" and symbol == name
 
 
 @pytest.mark.timeout(300)
