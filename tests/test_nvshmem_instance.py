@@ -132,7 +132,7 @@ def library(tmp_path_factory):
 
 
 ENDING = """
-import atexit, ctypes, sys
+import atexit, ctypes, signal, sys
 import gin
 from gin.backends.device_memory import within
 from gin.backends.nvshmem.instance import Instance
@@ -141,17 +141,19 @@ path, file, left = sys.argv[1:]
 instance, calls = Instance(), Collective(path)
 ctypes.CDLL(path).leave_badly(file.encode())
 atexit.register(instance.end, calls.finalize, lambda: None)
-if left == "allocation":
+if left != "end":
     ctypes.c_int.in_dll(ctypes.CDLL(path), "wait_in_malloc").value = 1
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5 if left == "interrupted" else 0)
     try:
-        within(0.2, "nvshmem heap", lambda: calls.malloc(8), lambda: None)
-    except gin.TimeoutError:
+        within(60 if left == "interrupted" else 0.2, "nvshmem heap", lambda: calls.malloc(8), lambda: None)
+    except (gin.TimeoutError, KeyboardInterrupt):
         instance.unusable = True
 sys.exit(7)
 """
 
 
-@pytest.mark.parametrize("left", ["end", "allocation"])
+@pytest.mark.parametrize("left", ["end", "allocation", "interrupted"])
 def test_a_process_ends_with_its_status_while_the_library_waits_for_others(library, tmp_path, left):
     if left == "end" and (3, 12, 0) <= sys.version_info[:3] <= (3, 12, 2):
         pytest.skip("this Python starts no threads at the end, so that NVSHMEM is not closed")

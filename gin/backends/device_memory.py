@@ -88,6 +88,7 @@ def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[],
     """
     answer: list[T] = []
     error: list[BaseException] = []
+    back = threading.Event()  # Thread.join takes a thread for ended when Ctrl-C comes
 
     def run() -> None:
         try:
@@ -95,22 +96,26 @@ def within(seconds: float, what: str, step: Callable[[], T], enter: Callable[[],
             answer.append(step())
         except BaseException as caught:
             error.append(caught)
+        finally:
+            back.set()
 
-    thread = threading.Thread(target=run, name=f"gin {what}", daemon=True)
-    thread.start()
-    thread.join(seconds or None)
+    threading.Thread(target=run, name=f"gin {what}", daemon=True).start()
+    try:
+        back.wait(seconds or None)
+    finally:
+        if not back.is_set():
+            atexit.register(_end_without, back)
     if error:
         raise error[0]
     if not answer:
-        atexit.register(_end_without, thread)
         raise TimeoutError(
             f"{what} took more than {seconds:g} s; has another rank ended? GIN_CONNECT_TIMEOUT allows more"
         )
     return answer[0]
 
 
-def _end_without(thread: threading.Thread) -> None:
-    if thread.is_alive():
+def _end_without(back: threading.Event) -> None:
+    if not back.is_set():
         end_at_once()
 
 

@@ -138,6 +138,17 @@ class Session:
             return "computation takes no simulated time, so that nothing can overlap with it"
         return None
 
+    def require_room(self, shape: Shape) -> None:
+        """Raises ArgumentError where blocks would wait for others that have no room beside them. A GPU says so itself."""
+        from gin import _core
+
+        threads = shape.ctas * shape.threads
+        if self.comm.platform != "cuda" and shape.operation.shared and threads > _core.host_max_threads:
+            raise ArgumentError(
+                f"{shape.ctas} blocks of {shape.threads} threads begin each iteration together, and this platform runs "
+                f"{_core.host_max_threads} threads at once; give fewer blocks or threads"
+            )
+
     def contexts(self, shape: Shape) -> int:
         """Contexts that the blocks of a shape share out."""
         return shape.contexts or int(self.comm.config.contexts)
@@ -168,7 +179,6 @@ class Session:
         turn  its number in the row: ranks 0 and 1 take turns in leading, and pairs of launches in where things lie
         """
         plan, made, place = self.plan, shape.operation, self._place
-        self._require_room(shape)
         messages, contexts, leader = made.messages(nbytes), self.contexts(shape), turn % 2
         at = self._lane(shape, nbytes, turn)
         place.out.write(np.zeros(place.out.nbytes, np.uint8))
@@ -259,17 +269,6 @@ class Session:
         channels, each = channels_of(shape, self.contexts(shape)), shape.operation.kernel == "pingpong"
         return lane(turn, nbytes, channels, each=each, phases=self._place.phases)
 
-    def _require_room(self, shape: Shape) -> None:
-        """Raises ArgumentError where blocks would wait for others that have no room beside them. A GPU says so itself."""
-        from gin import _core
-
-        threads = shape.ctas * shape.threads
-        if self.comm.platform == "host" and shape.operation.per_message and threads > _core.host_max_threads:
-            raise ArgumentError(
-                f"{shape.ctas} blocks of {shape.threads} threads begin each iteration together, and the host platform runs "
-                f"{_core.host_max_threads} threads at once; give fewer blocks or threads"
-            )
-
     def _kernel(self, shape: Shape) -> Any:
         key = shape.operation.name, shape.scope, shape.bound
         if key not in self._kernels:
@@ -304,7 +303,7 @@ def durations(operation: Operation, kept: Nanoseconds) -> Nanoseconds:
     Where blocks share what is measured, which they begin together, it is one time from the first start to the last end.
     """
     starts, ends = kept[..., 0], kept[..., 1]
-    if operation.per_message:
+    if operation.shared:
         starts, ends = starts.min(axis=0, keepdims=True), ends.max(axis=0, keepdims=True)
     taken = ends - starts
     if operation.timed_by == "all":

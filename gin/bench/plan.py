@@ -183,11 +183,19 @@ def kernel_source(shape: Shape, net: str = "gin") -> str:
     `net` is whose calls it makes: gin's, or those of the library below one of RAW.
     """
     made = shape.operation
-    return source_of(made.kernel, kernel_name(made.test, made.name), made.name, shape.scope, net, shape.bound)
+    name = kernel_name(made.test, made.name)
+    return source_of(made.kernel, name, made.name, shape.scope, net, shape.bound, shared=made.shared)
 
 
 def source_of(
-    file: str, kernel: str, operation_name: str, scope: str, net: str = "gin", bound: int = BOUNDS[-1]
+    file: str,
+    kernel: str,
+    operation_name: str,
+    scope: str,
+    net: str = "gin",
+    bound: int = BOUNDS[-1],
+    *,
+    shared: bool = False,
 ) -> str:
     """The text of one kernel file and of what all of them share."""
     parts = [KERNELS / "common.cuh", KERNELS / f"net_{net}.cuh", KERNELS / f"{file}.cu"]
@@ -196,5 +204,6 @@ def source_of(
         f"#define BENCH_THREADS {bound}\n"
         f"#define BENCH_KERNEL {kernel}\n"
         f"#define BENCH_OP_{operation_name} 1\n"
+        f"#define BENCH_SHARED {int(shared)}\n"
         + "".join(f'#line 1 "{part.name}"\n{part.read_text()}\n' for part in parts)
     )

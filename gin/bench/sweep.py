@@ -191,6 +191,8 @@ def _points(plan: Plan, sessions: list[Session], tell: Sink) -> list[Point]:
             if reason:
                 where = {"backend": session.backend, "route": session.route}
                 tell({"event": "unavailable", **where, "reason": f"{shape.operation.name}: {reason}"})
+    for shape in plan.shapes():
+        sessions[0].require_room(shape)
     comm = sessions[0].comm
     if plan.place not in (None, (comm.platform, comm.config.wire)):
         raise ConfigError(

@@ -27,6 +27,11 @@ class Operation:
     sends: int = 1  # messages per place and iteration
 
     @property
+    def shared(self) -> bool:
+        """Whether blocks share what is measured: one time over all of them, who begin each iteration together."""
+        return self.per_message or self.test in ("alltoall", "moe")
+
+    @property
     def raw(self) -> bool:
         """Whether its kernel also exists with a library's own calls in gin's place."""
         return self.kernel in ("pingpong", "stream")

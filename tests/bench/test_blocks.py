@@ -11,7 +11,7 @@ import pytest
 
 import gin
 from gin.bench.measure import Session, Taken, durations
-from gin.bench.plan import Plan
+from gin.bench.plan import Plan, Shape, kernel_source
 
 ITERATIONS = 25
 
@@ -45,6 +45,8 @@ def kept(plan: Plan, backend: str, route: str) -> tuple[Any, Any, int]:
         ("bandwidth", "put_signal", 3, 1),
         ("bandwidth", "put_signal_bidir", 2, 32),
         ("bandwidth", "get", 3, 32),
+        ("alltoall", "put_signal", 3, 32),
+        ("moe", "dispatch_combine", 2, 33),
     ],
 )
 def test_no_iteration_begins_before_all_blocks_have_ended_the_last(
@@ -61,23 +63,48 @@ def test_no_iteration_begins_before_all_blocks_have_ended_the_last(
     assert (durations(shape.operation, words) == ends.max(axis=0) - starts.min(axis=0)).all()
 
 
-def test_what_one_block_fails_in_ends_the_others() -> None:
-    """A rank that never is ready: the blocks of the other one wait for one another no longer than for it."""
-    plan = Plan("rate", ("nvshmem",), True, ("native",), (8,), operations=("put",), ctas=(3,), iterations=2, warmup=0)
+READY = """
+#include <gin/gin.cuh>
+extern "C" __global__ void ready(gin::Comm comm, uint32_t id) {
+  gin::Context net(comm, blockIdx.x);
+  net.signal(0, gin::signal_inc{id});
+}
+"""
 
-    def rank_main() -> str:
-        with gin.init(backend="nvshmem", route="native", platform="host", heap="64M", timeout="1s") as comm:
+
+def test_what_one_block_fails_in_ends_those_that_wait_for_it() -> None:
+    """Two blocks have what they wait for, and the third has not: its wait is what is told."""
+    made: dict[str, Sequence[Any]] = {"operations": ("put",), "ctas": (3,)}
+    plan = Plan("rate", ("nvshmem",), True, ("native",), (8,), iterations=2, warmup=0, **made)  # type: ignore[arg-type]
+
+    def rank_main() -> Any:
+        with gin.init(
+            backend="nvshmem", route="native", platform="host", heap="64M", timeout=("2s", "30s")[rank()]
+        ) as comm:
             session, (shape, nbytes) = Session(comm, plan, "nvshmem", "native"), next(plan.points())
             if comm.rank == 0:
-                with pytest.raises(gin.TimeoutError, match="wait on signal"):
+                with pytest.raises(gin.TimeoutError) as caught:
                     session.launch(shape, nbytes, 0, 2, Taken())
-            else:
-                comm.barrier()  # the one before a launch
-                with pytest.raises(gin.RemoteError):
-                    comm.barrier()
-            return os.environ["GIN_RANK"]
+                return caught.value.record
+            comm.barrier()  # the one before a launch
+            comm.compile(READY, "ready").launch(session._lane(shape, nbytes, 0).signals[0] + 1, grid=2)
+            with pytest.raises(gin.RemoteError):
+                comm.barrier()
+            return None
 
-    assert gin.spawn(2, rank_main, timeout=60) == ["0", "1"]
+    record = gin.spawn(2, rank_main, timeout=60)[0]
+    assert (record["operation"], record["context"], record["seen"]) == ("wait", 2, 0)
+
+
+def rank() -> int:
+    return int(os.environ["GIN_RANK"])
+
+
+@pytest.mark.parametrize("name", ["latency", "bandwidth"])
+def test_blocks_that_share_no_time_are_left_alone(name: str) -> None:
+    shape = next(Plan(name, (), True, (), (8,), operations=("get",)).shapes())
+    assert shape.operation.shared == (name == "bandwidth")
+    assert f"#define BENCH_SHARED {int(shape.operation.shared)}\n" in kernel_source(shape)
 
 
 def test_more_threads_than_run_at_once_are_refused_with_both_numbers() -> None:
@@ -87,8 +114,9 @@ def test_more_threads_than_run_at_once_are_refused_with_both_numbers() -> None:
 
     def rank_main() -> None:
         with gin.init(backend="nvshmem", route="native", platform="host", heap="64M", timeout="5s") as comm:
-            session, (shape, nbytes) = Session(comm, plan, "nvshmem", "native"), next(plan.points())
+            session, shape = Session(comm, plan, "nvshmem", "native"), next(plan.shapes())
             with pytest.raises(gin.ArgumentError, match=r"40 blocks of 1024 threads .* runs \d+ threads at once"):
-                session.launch(shape, nbytes, 0, 2, Taken())
+                session.require_room(shape)
+            session.require_room(Shape(shape.operation, "thread", 15, 1024, None))
 
     gin.spawn(2, rank_main, timeout=60)

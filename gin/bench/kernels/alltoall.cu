@@ -24,6 +24,8 @@ extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     }
     __syncthreads();
     bool failed = !net.barrier(gin::block, gin::world, barrier, false).ok();
+    if (threadIdx.x == 0) failed = failed || !together(comm, out, round);
+    if (__syncthreads_or(failed)) break;
     const uint64_t start = now();
     for (uint32_t i = group(); i < distances && !failed; i += groups()) {
       const uint32_t to = (me + blockIdx.x + i * gridDim.x) % ranks;

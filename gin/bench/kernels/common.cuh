@@ -1,5 +1,6 @@
 // What the benchmark's kernels share. Python puts this text in front of each kernel, after lines that define BENCH_SCOPE, 0, 1
-// or 2 when a thread, a warp or a block calls each operation, and BENCH_THREADS, the most threads of a block.
+// or 2 when a thread, a warp or a block calls each operation, BENCH_THREADS, the most threads of a block, and BENCH_SHARED,
+// whether one time is taken over all blocks.
 #include <gin/gin.cuh>
 
 namespace bench {
@@ -64,15 +65,24 @@ GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, u
 
 GIN_DEVICE uint64_t now() { return gin::platform::clock_ns(); }
 
-// The blocks whose work is taken for one begin each iteration together: apart, the time from the first one's start to the last
-// one's end would hold other iterations too. By one thread of each; false once the job has failed.
+// Blocks that share what is measured (BENCH_SHARED) begin each iteration together: apart, the time from the first one's start to
+// the last one's end would hold other iterations too. By one thread of each; false once the job has failed.
 GIN_DEVICE bool together(const gin::Comm& comm, const gin::Window& out, uint32_t round) {
-  if (gridDim.x == 1) return true;
+  if (!BENCH_SHARED || gridDim.x == 1) return true;
   unsigned long long* begun = static_cast<unsigned long long*>(out.local(8));
   const unsigned long long all = (round + 1ull) * gridDim.x;
   atomicAdd(begun, 1ull);
+  const uint64_t patience = 2 * comm.timeout_ns;  // so that what a block waits for elsewhere is told first
+#if defined(__CUDA_ARCH__)
+  // Waits sleep between looks, which would set the blocks apart.
+  const uint64_t start = now();
+  for (uint32_t looks = 1; gin::impl::load_relaxed(begun) < all; ++looks) {
+    if (looks % 256 == 0 && (gin::impl::failed(comm) || (patience && now() - start > patience))) break;
+  }
+#endif
   const gin::impl::Subject subject{gin::Operation::barrier, 0, -1, 0};
-  return gin::impl::wait_for(comm, subject, [&] { return gin::impl::load_relaxed(begun) >= all; }).ok();
+  const auto came = [&]() -> uint64_t { return gin::impl::load_relaxed(begun) >= all ? 1 : 0; };
+  return gin::impl::wait_until(comm, subject, 1, patience, came).ok();
 }
 
 // Message `serial` of `sender` holds bytes of its own, so that what an earlier one left behind counts as wrong.

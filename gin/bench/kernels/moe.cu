@@ -40,6 +40,7 @@ extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     }
     __syncthreads();
     bool failed = !net.barrier(gin::block, gin::world, barrier, false).ok();
+    if (threadIdx.x == 0) failed = failed || !together(comm, out, round);
     if (__syncthreads_or(failed)) break;
     const uint64_t start = now();
     for (uint32_t i = 0; i < distances; ++i) {

@@ -34,10 +34,9 @@ extern "C" __global__ void __launch_bounds__(BENCH_THREADS, 1)
     bool failed = false;
     if (!leads && threadIdx.x == 0) net.signal(peer, gin::signal_inc{channel.ready});
     if (leads) {
-      if (threadIdx.x == 0) failed = !net.wait(gin::thread, channel.ready, ready_before + round + 1).ok();
-#if defined(BENCH_OP_get)
-      if (threadIdx.x == 0) failed = failed || !together(comm, out, round);
-#endif
+      if (threadIdx.x == 0) {
+        failed = !net.wait(gin::thread, channel.ready, ready_before + round + 1).ok() || !together(comm, out, round);
+      }
       if (__syncthreads_or(failed)) break;
       const uint64_t start = now();
       for (uint32_t m = group(); m < plan.messages; m += groups()) {
