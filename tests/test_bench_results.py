@@ -128,7 +128,8 @@ def test_durations_of_blocks() -> None:
     kept = np.array([[[[10, 14]], [[20, 21]]], [[[11, 16]], [[20, 25]]]])  # two blocks, two iterations, one part
     assert durations(operation("latency", "put_signal"), kept).tolist() == [[4, 1, 5, 5]]
     assert durations(operation("bandwidth", "put_signal"), kept).tolist() == [[6, 5]]
-    assert durations(operation("alltoall", "put_signal"), kept).tolist() == [[5, 5]]
+    assert durations(operation("alltoall", "put_signal"), kept).tolist() == [[6, 5]]  # blocks share the exchange
+    assert durations(operation("latency", "barrier"), kept).tolist() == [[5, 5]]  # the slowest of them
     parts = np.array([[[[0, 1], [2, 4], [4, 7]], [[0, 2], [2, 3], [4, 9]]]])
     assert durations(operation("overlap", "put_signal"), parts).tolist() == [[1, 2], [2, 1], [3, 5]]
 

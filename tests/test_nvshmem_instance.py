@@ -157,7 +157,7 @@ sys.exit(7)
 def test_a_process_ends_with_its_status_while_the_library_waits_for_others(library, tmp_path, left):
     if left == "end" and (3, 12, 0) <= sys.version_info[:3] <= (3, 12, 2):
         pytest.skip("this Python starts no threads at the end, so that NVSHMEM is not closed")
-    command = [sys.executable, "-c", ENDING, library, tmp_path / "buffered", left]
+    command = [sys.executable, "-P", "-c", ENDING, library, tmp_path / "buffered", left]
     done = subprocess.run(command, timeout=30, capture_output=True, check=False)
     assert done.returncode == 7, done.stderr
     assert (tmp_path / "buffered").read_text() == "buffered"
