@@ -22,14 +22,10 @@ class Operation:
     max_messages: int = 1  # in flight per block
     max_flight: int = 1  # bytes in flight per block, as long as that leaves one message
     divisor: int = 1  # of the timed interval: 2 for half a round trip
+    shared: bool = False  # blocks share what is timed: they begin each iteration together, and it is one time over all
     per_message: bool = False  # the interval is divided by its messages, of all blocks
     parts: int = 1  # timed intervals of one iteration; the last is the result
     sends: int = 1  # messages per place and iteration
-
-    @property
-    def shared(self) -> bool:
-        """Whether blocks share what is measured: one time over all of them, who begin each iteration together."""
-        return self.per_message or self.test in ("alltoall", "moe")
 
     @property
     def raw(self) -> bool:
@@ -114,7 +110,7 @@ def _latency() -> tuple[Operation, ...]:
 
 
 def _bandwidth() -> tuple[Operation, ...]:
-    flight = {"max_messages": 64, "max_flight": 8 << 20, "per_message": True}
+    flight = {"max_messages": 64, "max_flight": 8 << 20, "shared": True, "per_message": True}
     return (
         Operation(
             "bandwidth",
@@ -160,6 +156,7 @@ TESTS = {
                     "stream",
                     max_messages=1024,
                     max_flight=1 << 20,
+                    shared=True,
                     per_message=True,
                 ),
             ),
@@ -177,6 +174,7 @@ TESTS = {
                     "slowest rank of each iteration; bandwidth and rate are what one rank sends to the others",
                     "alltoall",
                     timed_by="all",
+                    shared=True,
                     min_ranks=1,
                 ),
             ),
@@ -195,6 +193,7 @@ TESTS = {
                     "rank of each iteration; bandwidth and rate are what a rank sends on average, both ways together",
                     "moe",
                     timed_by="all",
+                    shared=True,
                     min_ranks=1,
                     max_messages=128,
                     max_flight=4 << 20,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -120,3 +122,11 @@ def test_more_threads_than_run_at_once_are_refused_with_both_numbers() -> None:
             session.require_room(Shape(shape.operation, "thread", 15, 1024, None))
 
     gin.spawn(2, rank_main, timeout=60)
+
+
+def test_what_has_no_room_is_refused_before_anything_is_measured() -> None:
+    command = [sys.executable, "-P", "-m", "gin", "bench", "rate", "--platform", "host", "--backend", "nvshmem"]
+    command += ["--route", "native", "-c", "1,40", "-t", "1024", "-b", "8", "-e", "8", "--ranks", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "40 blocks of 1024 threads begin" in done.stderr, done.stdout + done.stderr
+    assert "rate Mmsg/s" not in done.stdout
