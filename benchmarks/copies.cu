@@ -4,8 +4,9 @@
 //
 // GPU 0 copies to GPU 1. So many lanes, each with so many copies under way at most, go by one stream or one each. The end of
 // copies is a word that the stream writes, an event, or 8 bytes copied to the host; after each copy, or one mark under way
-// at a time, which covers the copies before it. "none" waits for all at the end only, whatever the window. Prints JSON:
-// GB/s (1e9 bytes/s) by way, medians of three.
+// at a time, which covers the copies before it. "none" waits for all at the end only, whatever the window. Where it says
+// "batches", copies that may start together, up to 16, are one call (CUDA 13). Prints JSON: GB/s (1e9 bytes/s) by way,
+// medians of three.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -29,11 +30,13 @@ struct Way {
   uint64_t window;  // copies of a lane under way at most
   Mark mark;
   bool each;
+  bool batches = false;
 };
 
 constexpr size_t room = 1u << 30;  // bytes on each GPU
 constexpr uint64_t most_marks = 1 << 16;
-constexpr uint64_t places = 4;  // of a lane, which it copies from and to in turn
+constexpr uint64_t places = 16;  // of a lane, which it copies from and to in turn
+constexpr uint64_t most_together = 16;
 
 void check(int result, const char* what) {
   if (result == 0) return;
@@ -69,12 +72,42 @@ struct Gpus {
   }
 };
 
+// Copies from one GPU to the other, at equal places.
+class Batch {
+ public:
+  Batch(const Gpus& gpus, size_t bytes, CUstream stream) : gpus_(gpus), bytes_(bytes), stream_(stream) {}
+
+  void add(CUdeviceptr at) { to_.push_back(gpus_.to + at), from_.push_back(gpus_.from + at); }
+  bool full() const { return to_.size() == most_together; }
+
+  void start() {
+    if (to_.size() == 1) CHECK(cuMemcpyAsync(to_[0], from_[0], bytes_, stream_));
+    if (to_.size() > 1) start_all();
+    to_.clear(), from_.clear();
+  }
+
+ private:
+  void start_all() {
+    std::vector<size_t> sizes(to_.size(), bytes_);
+    CUmemcpyAttributes attributes{};
+    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+    size_t first = 0;
+    CHECK(cuMemcpyBatchAsync(to_.data(), from_.data(), sizes.data(), to_.size(), &attributes, &first, 1, stream_));
+  }
+
+  const Gpus& gpus_;
+  const size_t bytes_;
+  const CUstream stream_;
+  std::vector<CUdeviceptr> to_, from_;
+};
+
 class Lane {
  public:
   Lane(const Gpus& gpus, const Way& way, int number)
       : gpus_(gpus),
         way_(way),
         stream_(gpus.streams[size_t(number % way.streams)]),
+        batch_(gpus, way.bytes, stream_),
         word_(gpus.words + 8 * number),
         first_(uint64_t(number) * places) {
     CHECK(cuEventCreate(&event_, CU_EVENT_DISABLE_TIMING));
@@ -86,12 +119,13 @@ class Lane {
   // Starts what may be under way of `count` copies in all, and sees what has ended. Returns whether all have.
   bool turn(uint64_t count) {
     while (sequence_.size() < count && sequence_.size() - ended_ < way_.window) {
-      const CUdeviceptr at = (first_ + sequence_.size() % places) * way_.bytes;
-      CHECK(cuMemcpyAsync(gpus_.to + at, gpus_.from + at, way_.bytes, stream_));
+      batch_.add((first_ + sequence_.size() % places) * way_.bytes);
+      if (!way_.batches || batch_.full()) batch_.start();
       unmarked_ = true;
       sequence_.push_back(marked_ + 1);
       if (way_.each) mark();
     }
+    batch_.start();
     mark();
     const uint64_t passed = see();
     while (ended_ < sequence_.size() && sequence_[ended_] <= passed) ++ended_;
@@ -126,6 +160,7 @@ class Lane {
   const Gpus& gpus_;
   const Way way_;
   const CUstream stream_;
+  Batch batch_;
   uint64_t* const word_;
   const uint64_t first_;
   CUevent event_ = nullptr;
@@ -141,10 +176,12 @@ double rate(const Gpus& gpus, const Way& way) {
   for (int i = 0; i < way.lanes; ++i) lanes.push_back(std::make_unique<Lane>(gpus, way, i));
   const double start = now();
   if (way.mark == Mark::none) {
+    std::vector<Batch> batches;
+    for (int i = 0; i < way.lanes; ++i) batches.emplace_back(gpus, way.bytes, gpus.streams[size_t(i % way.streams)]);
     for (uint64_t i = 0; i < count; ++i) {
-      const CUdeviceptr at = i % 16 * way.bytes;
-      const CUstream stream = gpus.streams[i % uint64_t(way.lanes) % uint64_t(way.streams)];
-      CHECK(cuMemcpyAsync(gpus.to + at, gpus.from + at, way.bytes, stream));
+      Batch& batch = batches[i % uint64_t(way.lanes)];
+      batch.add(i % places * way.bytes);
+      if (!way.batches || batch.full() || i + uint64_t(way.lanes) >= count) batch.start();
     }
     CHECK(cudaDeviceSynchronize());
   } else {
@@ -164,12 +201,12 @@ void measure(const Gpus& gpus, const Way& way) {
   std::sort(rates, rates + 3);
   const char* names[] = {"word", "event", "copy", "none"};
   static const char* before = "{\n";
-  std::printf("%s \"%zu KiB, %d lanes, %d streams, window %lu, %s%s\": %.1f", before, way.bytes >> 10, way.lanes,
+  std::printf("%s \"%zu KiB, %d lanes, %d streams, window %lu, %s%s%s\": %.1f", before, way.bytes >> 10, way.lanes,
               way.streams, way.window, names[int(way.mark)],
               way.mark == Mark::none ? ""
               : way.each             ? " each"
                                      : " one",
-              rates[1]);
+              way.batches ? ", batches" : "", rates[1]);
   before = ",\n";
 }
 
@@ -183,11 +220,14 @@ int main() {
   }
   const Gpus gpus;
   for (size_t bytes : {size_t(64) << 10, size_t(1) << 20, size_t(16) << 20})
-    for (auto [lanes, streams] : {std::pair{1, 1}, {4, 1}, {4, 4}})
+    for (auto [lanes, streams] : {std::pair{1, 1}, {4, 1}, {4, 4}}) {
       for (uint64_t window : {1, 8})
         for (Mark mark : {Mark::word, Mark::event, Mark::copy, Mark::none})
           for (bool each : {false, true})  // an event is recorded anew: it tells of one mark at a time
             if (!each || mark == Mark::word || mark == Mark::copy)
               measure(gpus, {bytes, lanes, streams, window, mark, each});
+      for (uint64_t window : {8, 16})
+        for (Mark mark : {Mark::word, Mark::none}) measure(gpus, {bytes, lanes, streams, window, mark, false, true});
+    }
   std::printf("\n}\n");
 }

@@ -47,7 +47,7 @@ std::shared_ptr<Region> Comm::add(void* data, uint64_t bytes, bool cuda, bool ne
   if (exported)
     for (const Descriptor& allocation : exported->allocations) descriptors.push_back(allocation.get());
   try {
-    auto letters = mesh_.exchange(name, describe(*region, exported), descriptors);
+    auto letters = mesh_.exchange(name, describe(*region, exported, gpu_.get()), descriptors);
     std::string reached(size(), '0');
     or_fail(mapping, [&] {
       for (uint32_t peer = 0; peer < size(); ++peer) {
@@ -71,7 +71,7 @@ std::shared_ptr<Region> Comm::add(void* data, uint64_t bytes, bool cuda, bool ne
           : exported ? "GPU memory that others map"
                      : "GPU memory that others cannot map") +
          (cuda && never_reset ? ", signals that only grow" : ""));
-  region->parts[rank()] = Part{bytes, cuda, region->base, cuda, nullptr};
+  region->parts[rank()] = Part{bytes, cuda, region->base, cuda, cuda, nullptr};
   return region;
 }
 

@@ -40,7 +40,6 @@ struct Access {
 
 // What the wires do not call.
 struct MoreDriver {
-  int (*get_device)(int*);
   int (*retain)(AllocationHandle*, void*);
   int (*release)(AllocationHandle);
   int (*properties)(AllocationProperties*, AllocationHandle);
@@ -70,7 +69,6 @@ MoreDriver load() {
   driver();  // says why when there is none
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   MoreDriver d{};
-  find(library, "cuCtxGetDevice", d.get_device);
   find(library, "cuMemRetainAllocationHandle", d.retain);
   find(library, "cuMemRelease", d.release);
   find(library, "cuMemGetAllocationPropertiesFromHandle", d.properties);
@@ -142,8 +140,8 @@ std::shared_ptr<Gpu> Gpu::current() {
   wire::cuda::Context context = nullptr;
   if (!driver_found() || driver().get_context(&context) != success || !context) return nullptr;
   int device = 0;
-  check(more().get_device(&device), "asking for the GPU");
-  return std::shared_ptr<Gpu>(new Gpu(context, device));
+  check(driver().get_device(&device), "asking for the GPU");
+  return std::shared_ptr<Gpu>(new Gpu(context, device, wire::cuda::current_gpu()));
 }
 
 std::optional<Exported> Gpu::share(const void* data, uint64_t bytes) const {
@@ -191,9 +189,9 @@ Lane::Lane() : stream_(wire::cuda::urgent_stream()) {}
 
 Lane::~Lane() { driver().destroy_stream(stream_); }
 
-void Lane::copy(Address to, Address from, uint64_t bytes) {
+void Lane::copy(Address to, Address from, uint64_t bytes, bool within) {
   send();
-  check(driver().copy(to, from, bytes, stream_), "copying");
+  check(within ? detour_.copy(to, from, bytes, stream_) : driver().copy(to, from, bytes, stream_), "copying");
 }
 
 void Lane::write64(Address to, uint64_t value) { add(op_write64, to, value); }

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "nccl_plugin/mesh.h"
-#include "wire/cuda_driver.h"
+#include "wire/cuda_pinned.h"
 
 namespace gin::rma {
 
@@ -71,13 +71,18 @@ class Gpu {
   // Nothing where the memory was not allocated to be exported.
   std::optional<Exported> share(const void* data, uint64_t bytes) const;
 
+  // What it is called in every process.
+  const std::string& name() const { return name_; }
+
   // Nothing where the GPUs do not reach one another.
   std::unique_ptr<Mapping> map(const Exported& exported) const;
 
  private:
-  Gpu(wire::cuda::Context context, int device) : context_(context), device_(device) {}
+  Gpu(wire::cuda::Context context, int device, std::string name)
+      : context_(context), device_(device), name_(std::move(name)) {}
   wire::cuda::Context context_;
   int device_;
+  std::string name_;
 };
 
 // A stream of copies and words. The owner has made the GPU the thread's. All throw gin::Error{internal} when the GPU is lost.
@@ -88,7 +93,8 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  void copy(Address to, Address from, uint64_t bytes);
+  // within  both are memory of the GPU itself
+  void copy(Address to, Address from, uint64_t bytes, bool within);
   // Words wait until `send` or the next copy, and go to the GPU together.
   void write64(Address to, uint64_t value);
   void write32(Address to, uint32_t value);
@@ -112,6 +118,7 @@ class Lane {
 
   void add(uint32_t operation, Address address, uint64_t value);
 
+  wire::cuda::Detour detour_;
   Stream stream_;
   std::array<Word, most_words> words_{};
   size_t count_ = 0;

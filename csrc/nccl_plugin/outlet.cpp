@@ -57,14 +57,15 @@ bool Outlet::can_pull(const Transfer& t) const {
 
 void Outlet::put_directly(const Transfer& t, const Signal& signal, Request& request) {
   Flow& flow = flows_[t.context];
-  const Address to = address_of(t.target->parts[peer_].reached + t.target_offset);
+  const Part& there = t.target->parts[peer_];
+  const Address to = address_of(there.reached + t.target_offset);
   const Address from = address_of(t.source->base + t.source_offset);
   if (signal.region) {
     Message m = message(Content::signal, t, signal);
     m.after = flow.marked + 1;
     enqueue({m, nullptr, 0, 0, nullptr});
   }
-  copy(flow, t.context, to, from, t.bytes);
+  copy(flow, t.context, to, from, t.bytes, t.source->cuda && there.here);
   request.mark = flow.marked + 1;
   if (signal.region || load(memory_.mark(t.context)) == flow.marked) mark(flow, t.context);
 }
@@ -76,7 +77,7 @@ void Outlet::get(const Transfer& t, Request& request) {
   if (there.reached && (t.target->cuda || there.cuda)) {
     Flow& flow = flows_[t.context];
     copy(flow, t.context, address_of(t.target->base + t.target_offset), address_of(there.reached + t.source_offset),
-         t.bytes);
+         t.bytes, t.target->cuda && there.here);
     request.mark = flow.marked + 1;
     if (load(memory_.mark(t.context)) == flow.marked) mark(flow, t.context);
     return;
@@ -159,8 +160,8 @@ void Outlet::finish(double seconds) {
     if (flow.lane) drain(*flow.lane, seconds);
 }
 
-void Outlet::copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes) {
-  flow.lane->copy(to, from, bytes);
+void Outlet::copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes, bool within) {
+  flow.lane->copy(to, from, bytes, within);
   ++flow.unmarked;
   activate(flow, context);
 }

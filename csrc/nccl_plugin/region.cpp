@@ -6,9 +6,10 @@
 
 namespace gin::rma {
 
-std::string describe(const Region& region, const std::optional<Exported>& exported) {
+std::string describe(const Region& region, const std::optional<Exported>& exported, const Gpu* gpu) {
   std::ostringstream out;
-  out << region.number << ' ' << region.bytes << ' ' << int(region.cuda) << ' ' << (exported ? exported->offset : 0);
+  out << region.number << ' ' << region.bytes << ' ' << int(region.cuda) << ' ' << (gpu ? gpu->name() : "-") << ' '
+      << (exported ? exported->offset : 0);
   if (exported)
     for (uint64_t bytes : exported->bytes) out << ' ' << bytes;
   return out.str();
@@ -19,7 +20,8 @@ Part understand(Letter& letter, uint32_t peer, uint32_t number, const Gpu* gpu, 
   uint32_t theirs = 0;
   Part part;
   Exported exported;
-  if (!(in >> theirs >> part.bytes >> part.cuda >> exported.offset))
+  std::string on;
+  if (!(in >> theirs >> part.bytes >> part.cuda >> on >> exported.offset))
     throw Error(Error::Kind::internal, "registering memory: not understood: " + letter.text.substr(0, 80));
   if (theirs != number)
     throw Error(Error::Kind::internal, "registering memory: region " + std::to_string(number) + " is number " +
@@ -30,6 +32,7 @@ Part understand(Letter& letter, uint32_t peer, uint32_t number, const Gpu* gpu, 
   if (!gpu || exported.bytes.size() != exported.allocations.size()) return part;
   part.mapping = gpu->map(exported);
   if (part.mapping) part.reached = reinterpret_cast<char*>(uintptr_t(part.mapping->address()));
+  part.here = part.mapping && on == gpu->name();
   if (!part.mapping) note = "its GPU is not reached from this one";
   return part;
 }

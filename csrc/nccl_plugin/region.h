@@ -15,6 +15,7 @@ struct Part {
   uint64_t bytes = 0;
   bool cuda = false;
   char* reached = nullptr;  // where this GPU (or, for one's own, also the CPU) reaches it; null: by messages only
+  bool here = false;        // it is memory of this rank's GPU
   bool reaches = false;     // that rank's GPU reaches this rank's part
   std::unique_ptr<Mapping> mapping;
 };
@@ -36,7 +37,7 @@ inline bool holds(const Part& part, uint64_t offset, uint64_t count) {
 }
 
 // What a rank tells the others about its part: text and descriptors of one letter.
-std::string describe(const Region& region, const std::optional<Exported>& exported);
+std::string describe(const Region& region, const std::optional<Exported>& exported, const Gpu* gpu);
 
 // The part of another rank, which has to call the region `number` as well. `note` says why it is not reached, when that is so
 // and could be otherwise. Throws gin::Error.

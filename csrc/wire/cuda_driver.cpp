@@ -17,6 +17,14 @@ void find(void* library, const char* name, F& function) {
                 std::string("NVIDIA's driver has no ") + name + "; CUDA 12 or newer is needed");
 }
 
+// CUmemcpyAttributes.
+struct CopyAttributes {
+  int source_order, source_place[2], target_place[2];
+  unsigned flags;
+};
+constexpr int in_stream_order = 1;
+constexpr unsigned beside_kernels = 1;  // kernels that wait for a copy may have every SM
+
 Driver load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library)
@@ -25,10 +33,13 @@ Driver load() {
   Driver d{};
   find(library, "cuCtxGetCurrent", d.get_context);
   find(library, "cuCtxSetCurrent", d.set_context);
+  find(library, "cuCtxGetDevice", d.get_device);
+  find(library, "cuDeviceGetUuid_v2", d.get_uuid);
   find(library, "cuStreamCreateWithPriority", d.create_stream);
   find(library, "cuStreamDestroy_v2", d.destroy_stream);
   find(library, "cuStreamQuery", d.query_stream);
   find(library, "cuMemcpyAsync", d.copy);
+  d.copy_batch = reinterpret_cast<decltype(d.copy_batch)>(dlsym(library, "cuMemcpyBatchAsync_v2"));
   find(library, "cuStreamWriteValue64_v2", d.write64);
   find(library, "cuStreamWriteValue32_v2", d.write32);
   find(library, "cuMemHostAlloc", d.allocate_host);
@@ -73,6 +84,24 @@ Visit::Visit(Context context) {
 
 Visit::~Visit() {
   if (changed_) driver().set_context(before_);
+}
+
+std::string current_gpu() {
+  int device = 0;
+  unsigned char uuid[16];
+  check(driver().get_device(&device), "asking for the GPU");
+  check(driver().get_uuid(uuid, device), "asking for the GPU's UUID");
+  std::string text;
+  for (unsigned char byte : uuid) text += "0123456789abcdef"[byte / 16], text += "0123456789abcdef"[byte % 16];
+  return text;
+}
+
+int copy_all(const Address* to, const Address* from, const size_t* bytes, size_t count, Stream stream) {
+  const auto batch = driver().copy_batch;
+  if (!batch) return not_supported;
+  const CopyAttributes attributes{in_stream_order, {}, {}, beside_kernels};
+  const size_t first = 0;
+  return batch(to, from, bytes, count, &attributes, &first, 1, stream);
 }
 
 Stream urgent_stream() {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace gin::wire::cuda {
 
@@ -10,17 +11,21 @@ using Stream = void*;
 using Context = void*;
 using Address = uint64_t;
 
-constexpr int success = 0, not_ready = 600;
+constexpr int success = 0, not_ready = 600, not_supported = 801;
 constexpr unsigned non_blocking = 1, portable_mapped = 3, with_barrier = 0;
 constexpr int urgent = -100;  // clamped to the highest priority there is
 
 struct Driver {
   int (*get_context)(Context*);
+  int (*get_device)(int*);
+  int (*get_uuid)(unsigned char out[16], int device);
   int (*set_context)(Context);
   int (*create_stream)(Stream*, unsigned flags, int priority);
   int (*destroy_stream)(Stream);
   int (*query_stream)(Stream);
   int (*copy)(Address to, Address from, size_t bytes, Stream);
+  int (*copy_batch)(const Address* to, const Address* from, const size_t* bytes, size_t count, const void* attributes,
+                    const size_t* first_of_attributes, size_t count_of_attributes, Stream);  // nullptr before CUDA 13
   int (*write64)(Stream, Address to, uint64_t value, unsigned flags);
   int (*write32)(Stream, Address to, uint32_t value, unsigned flags);
   int (*allocate_host)(void**, size_t bytes, unsigned flags);
@@ -53,6 +58,14 @@ class Visit {
   Context before_ = nullptr;
   bool changed_ = false;
 };
+
+// What the calling thread's GPU is called in every process. Throws gin::Error. (Whose memory an address is the driver does
+// not say reliably: of another process's memory, opened by its handle, it names the GPU that opened it.)
+std::string current_gpu();
+
+// Copies in any order among themselves, all in the stream's turn. Returns CUDA's error, not_supported where the driver has
+// no such call; what of them has been put into the stream then is not known.
+int copy_all(const Address* to, const Address* from, const size_t* bytes, size_t count, Stream stream);
 
 // A stream that never queues behind a kernel: streams of one priority share a few hardware queues, and what such a kernel
 // waits for must not stand behind it.

@@ -23,7 +23,7 @@ std::string region_of_rank(uint32_t region, uint32_t peer) {
 struct Exported {
   pid_t pid = 0;
   uint64_t started = 0, address = 0, bytes = 0;
-  std::string host;
+  std::string host, device;
 };
 
 Exported parse(uint32_t region, uint32_t peer, const std::string& text) {
@@ -33,6 +33,7 @@ Exported parse(uint32_t region, uint32_t peer, const std::string& text) {
   if (!(in >> tag >> e.pid >> e.started >> e.address >> e.bytes >> e.host) || tag != format)
     throw Error(Kind::config, "cannot import " + region_of_rank(region, peer) + ": '" + text.substr(0, 80) +
                                   "' was not made by the shm wire of this version; use one wire on all ranks");
+  in >> e.device;
   return e;
 }
 
@@ -56,10 +57,10 @@ void probe(uint32_t region, uint32_t peer, const Exported& e) {
 
 }  // namespace
 
-Regions::Regions(uint32_t rank, uint32_t size)
-    : rank_(rank), size_(size), table_(std::make_unique<std::atomic<Region*>[]>(most)) {}
+Regions::Regions(uint32_t rank, uint32_t size, std::string device)
+    : rank_(rank), size_(size), device_(std::move(device)), table_(std::make_unique<std::atomic<Region*>[]>(most)) {}
 
-std::string Regions::add(uint32_t region, void* base, uint64_t bytes) {
+std::string Regions::add(uint32_t region, void* base, uint64_t bytes, bool here) {
   if (region >= most)
     throw Error(Kind::config,
                 "region " + std::to_string(region) + " does not exist; there are " + std::to_string(most));
@@ -69,14 +70,16 @@ std::string Regions::add(uint32_t region, void* base, uint64_t bytes) {
   auto added = std::make_unique<Region>();
   added->base = static_cast<char*>(base);
   added->bytes = bytes;
+  added->here = here;
   added->peers.resize(size_);
-  added->peers[rank_] = {added->base, uint64_t(uintptr_t(base)), bytes, getpid()};
+  added->peers[rank_] = {added->base, uint64_t(uintptr_t(base)), bytes, getpid(), here};
   table_[region].store(added.get(), std::memory_order_release);
   all_.push_back(std::move(added));
 
   std::ostringstream out;
   out << format << ' ' << getpid() << ' ' << memory::start_time(getpid()) << ' ' << uint64_t(uintptr_t(base)) << ' '
       << bytes << ' ' << memory::host_id();
+  if (here) out << ' ' << device_;
   return out.str();
 }
 
@@ -93,7 +96,8 @@ void Regions::import(uint32_t region, uint32_t peer, const std::string& exported
                                        ": it is on another host or in another "
                                        "container; the shm wire needs one host and one process namespace");
   if (!mapped && e.bytes > 0) probe(region, peer, e);
-  found->peers[peer] = {static_cast<char*>(mapped), e.address, e.bytes, e.pid};
+  found->peers[peer] = {static_cast<char*>(mapped), e.address, e.bytes, e.pid,
+                        !e.device.empty() && e.device == device_};
 }
 
 void Regions::remove(uint32_t region) {

@@ -1,4 +1,4 @@
-// What the shm wire knows of registered memory, here and on every peer.
+// What the wires of one host know of registered memory, here and on every peer.
 #pragma once
 
 #include <sys/types.h>
@@ -17,21 +17,25 @@ struct PeerRegion {
   char* mapped = nullptr;
   uint64_t address = 0;
   uint64_t bytes = 0;
-  pid_t pid = 0;  // 0 until it was imported
+  pid_t pid = 0;      // 0 until it was imported
+  bool here = false;  // on this rank's device
 };
 
 struct Region {
   char* base;
   uint64_t bytes;
+  bool here;  // on this rank's device
   std::vector<PeerRegion> peers;
 };
 
 // Regions are added, imported and removed by one thread while endpoints of others look them up without a lock.
 class Regions {
  public:
-  Regions(uint32_t rank, uint32_t size);
+  // device  what this rank's is called on every rank; empty where none matters
+  Regions(uint32_t rank, uint32_t size, std::string device = {});
 
-  std::string add(uint32_t region, void* base, uint64_t bytes);
+  // here  whether it is the device's memory
+  std::string add(uint32_t region, void* base, uint64_t bytes, bool here = false);
   void import(uint32_t region, uint32_t peer, const std::string& exported, void* mapped);
   void remove(uint32_t region);
 
@@ -51,6 +55,7 @@ class Regions {
   static constexpr uint32_t most = 1u << 13;  // windows, and a few of the library's own
 
   uint32_t rank_, size_;
+  std::string device_;
   std::mutex mutex_;
   std::unique_ptr<std::atomic<Region*>[]> table_;
   std::vector<std::unique_ptr<Region>> all_;  // removed ones as well: an endpoint may still be looking at one

@@ -20,6 +20,7 @@ const auto release = fake<void (*)(void*)>("fake_free");
 const auto live = fake<int (*)()>("fake_live");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
 const auto run_kernels = fake<void (*)(int)>("fake_run");
+const auto copies = fake<int (*)()>("fake_copies");
 const auto streams = fake<int (*)()>("fake_streams");
 
 enum class Memory { mapped, own, host };  // of a GPU, exported or not
@@ -373,30 +374,62 @@ CASE(all_contexts_are_quiet_at_once) {
   }
 }
 
-// Every way between kinds of memory, while kernels run.
-CASE(nothing_is_made_while_kernels_run) {
-  with_gpus(2, [](Rank& r) {
-    std::vector<std::unique_ptr<Window>> windows;
-    for (Memory kind : kinds) windows.push_back(std::make_unique<Window>(r, kind, 3 * largest));
-    Window signal(r, Memory::own, 8, abi::region_signal_never_reset);
-    const int peer = 1 - r.rank();
+// Every way between kinds of memory, on the same GPU and on others, while kernels run that have all of them.
+CASE(nothing_that_kernels_wait_for_needs_room_beside_them) {
+  for (const int size : {1, 2, 3})
+    with_gpus(size, [](Rank& r) {
+      std::vector<std::unique_ptr<Window>> windows;
+      for (Memory kind : kinds) windows.push_back(std::make_unique<Window>(r, kind, 3 * largest));
+      Window signal(r, Memory::own, 8, abi::region_signal_never_reset);
+      uint64_t expected = 0;
+      for (auto& window : windows) window->fill(r.rank());
+      CHECK(r.barrier());
+      run_kernels(1);
+      for (int away = 0; away < r.size(); ++away) {
+        const int to = (r.rank() + away) % r.size(), from = (r.rank() + r.size() - away) % r.size();
+        for (auto& source : windows)
+          for (auto& target : windows)
+            for (size_t bytes : sizes) {
+              void* requests[2];
+              CHECK_EQ(r.put_signal(source->region, 0, bytes, target->region, largest, to, signal.region, 0, 1,
+                                    &requests[0]),
+                       0);
+              CHECK_EQ(r.get(source->region, 0, bytes, target->region, 2 * largest, to, &requests[1]), 0);
+              for (void* request : requests) CHECK_EQ(r.wait(request), 0);
+              CHECK(r.wait_word(signal.word(0), ++expected));
+              CHECK_EQ(target->wrong(largest, bytes, 0, from), 0u);
+              CHECK_EQ(target->wrong(2 * largest, bytes, 0, to), 0u);
+              CHECK(r.barrier());
+            }
+      }
+      run_kernels(-1);
+      CHECK(r.barrier());
+    });
+}
+
+// Large ones, which the sender copies, and small ones, which the target does.
+CASE(copies_between_gpus_go_straight) {
+  with_gpus(3, [](Rank& r) {
+    Window source(r, Memory::mapped, largest), target(r, Memory::mapped, largest),
+        signal(r, Memory::own, 8, abi::region_signal_never_reset);
+    const auto send = [&](int peer, size_t bytes) {
+      void* request = nullptr;
+      CHECK_EQ(r.put_signal(source.region, 0, bytes, target.region, 0, peer, signal.region, 0, 1, &request), 0);
+      CHECK_EQ(r.wait(request), 0);
+    };
     uint64_t expected = 0;
-    CHECK(r.barrier());
-    run_kernels(1);
-    for (auto& source : windows)
-      for (auto& target : windows)
-        for (size_t bytes : sizes) {
-          void* requests[2];
-          CHECK_EQ(
-              r.put_signal(source->region, 0, bytes, target->region, largest, peer, signal.region, 0, 1, &requests[0]),
-              0);
-          CHECK_EQ(r.get(source->region, 0, bytes, target->region, 2 * largest, peer, &requests[1]), 0);
-          for (void* request : requests) CHECK_EQ(r.wait(request), 0);
-          CHECK(r.wait_word(signal.word(0), ++expected));
-          CHECK(r.barrier());
-        }
-    run_kernels(-1);
-    CHECK(r.barrier());
+    for (const size_t bytes : {size_t(4096), largest})
+      for (int turn = 0; turn < 3; ++turn) {
+        const int peers[] = {1, 2, 0},
+                  taken[] = {1, int(2 * (1 + bytes / (256 << 10))), int(2 * (1 + bytes / (256 << 10)))};
+        CHECK(r.barrier());
+        const int before = copies();
+        CHECK(r.barrier());
+        if (r.rank() == 0) send(peers[turn], bytes);
+        if (r.rank() == peers[turn]) CHECK(r.wait_word(signal.word(0), ++expected));
+        CHECK(r.barrier());
+        CHECK_EQ(copies() - before, taken[turn]);
+      }
   });
 }
 

@@ -1,6 +1,7 @@
 // The cuda wire on a driver that is not there (fake/cuda.cpp), one rank sending to itself and to what would be peers' memory.
 #include <dlfcn.h>
 
+#include <array>
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -23,10 +24,13 @@ F fake(const char* name) {
 }
 
 const auto allocate = fake<void* (*)(uint64_t, int)>("fake_allocate");
+const auto place = fake<void (*)(void*, int)>("fake_place");
 const auto release = fake<void (*)(void*)>("fake_free");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
 const auto entered = fake<int (*)(void**)>("cuCtxGetCurrent");
 const auto word_writes = fake<int (*)()>("fake_word_writes");
+const auto batches = fake<int (*)()>("fake_batches");
+const auto copies = fake<int (*)()>("fake_copies");
 const auto run_kernels = fake<void (*)(int)>("fake_run");
 const auto hold = fake<void (*)(void*)>("fake_hold");
 const auto break_device = fake<void (*)(int)>("fake_break");
@@ -37,19 +41,22 @@ constexpr uint32_t control = 0, data = 1;
 constexpr uint64_t bytes = 1 << 20;
 constexpr uint32_t most_ranks = 9;
 
-// Rank 0; all ranks' memory is this process's.
+// Rank 0; all ranks' memory is this process's, on a GPU each, or on so many.
 struct Job {
-  explicit Job(const Options& options = {}, uint32_t size = 2) : memory(size) {
+  explicit Job(const Options& options = {}, uint32_t size = 2, uint32_t gpus = most_ranks) : memory(size) {
     enter(reinterpret_cast<void*>(1));
     for (char*& one : memory) one = static_cast<char*>(allocate(bytes, 1));
+    for (uint32_t rank = 0; rank < size; ++rank) place(memory[rank], int(rank % gpus));
     mine = memory[0], theirs = memory[1];
     std::iota(mine, mine + bytes, 1);
     fabric = make_fabric("cuda", 0, size, options);
     const std::string exported[] = {fabric->add_region(control, words[0], sizeof(words[0])),
                                     fabric->add_region(data, mine, bytes)};
     for (uint32_t peer = 0; peer < size; ++peer) {
+      std::string told = exported[1];
+      told.back() = char('0' + peer % gpus);  // the GPU's UUID comes last
       fabric->import_region(control, peer, exported[0], words[peer]);
-      fabric->import_region(data, peer, exported[1], memory[peer]);
+      fabric->import_region(data, peer, told, memory[peer]);
     }
     endpoint = fabric->endpoint();
   }
@@ -114,6 +121,12 @@ struct Broken {
   ~Broken() { break_device(0); }
 };
 
+// There are fewer streams than contexts: one that has the first context's streams.
+std::unique_ptr<Endpoint> sharing(const Job& job) {
+  for (int i = 0; i < 3; ++i) job.fabric->endpoint();
+  return job.fabric->endpoint();
+}
+
 CASE(copies_follow_one_another_with_few_marks_between_them) {
   Job job;
   constexpr int puts = 500;
@@ -128,6 +141,182 @@ CASE(copies_follow_one_another_with_few_marks_between_them) {
   CHECK_EQ(job.words[1][0], uint64_t(puts));
   for (int i = 0; i < puts; ++i) CHECK_EQ(std::memcmp(job.theirs + i * 2000, job.mine + i * 2000, 1999), 0);
   CHECK(word_writes() - before < puts / 2);
+}
+
+// What is posted at once goes to the driver at once, up to 32 copies and 8 MiB.
+CASE(copies_that_are_posted_together_go_together) {
+  Job job;
+  for (const auto& [puts, size, expected] : {std::array{1, 100, 0},
+                                             {2, 100, 1},
+                                             {31, 100, 1},
+                                             {32, 100, 1},
+                                             {33, 100, 1},
+                                             {34, 100, 2},
+                                             {200, 999, 7},
+                                             {8, 1 << 20, 1},
+                                             {9, 1 << 20, 1},
+                                             {10, 1 << 20, 2}}) {
+    std::memset(job.theirs, 0, bytes);
+    const int before = batches();
+    const uint64_t signals = job.words[1][0];
+    std::vector<Request> all;
+    for (int i = 0; i < puts; ++i)
+      all.push_back(job.put(uint64_t(i), uint64_t(i) * 2000 * (size < 2000), uint64_t(size), true));
+    CHECK_EQ(job.endpoint->post(all.data(), all.size()), all.size());
+    const std::vector<Completion> ended = job.await(all.size());
+    CHECK_EQ(ended.size(), all.size());
+    for (size_t i = 0; i < ended.size(); ++i) CHECK(ended[i].token == i && ended[i].code == Code::ok);
+    CHECK_EQ(batches() - before, expected);
+    CHECK_EQ(job.words[1][0] - signals, uint64_t(puts));
+    for (const Request& r : all)
+      CHECK_EQ(std::memcmp(job.theirs + r.remote_offset, job.mine + r.remote_offset, r.bytes), 0);
+  }
+}
+
+// The copies of a batch are done in any order, as the contract has it, but for fences between them.
+CASE(a_fence_stands_between_copies_that_are_posted_together) {
+  Job job({}, 7);
+  for (uint64_t turn = 0; turn < 50; ++turn) {
+    std::vector<Request> all;
+    for (uint64_t i = 0; i < 5; ++i) {
+      for (uint32_t peer = 1; peer < 7; ++peer) {
+        all.push_back(job.put(0, bytes / 2, 100, true, peer));
+        all.back().local_offset = turn * 1000 + i * 100;
+        all.push_back(job.value(0, bytes / 4, 8, i, peer));
+        all.push_back(job.value(0, bytes / 4 + 9, 3, i, peer));
+      }
+      if (i < 4) all.push_back(job.put(0, 0, 0, false)), all.back().verb = Verb::fence;
+    }
+    CHECK_EQ(job.endpoint->post(all.data(), all.size()), all.size());
+    CHECK_EQ(job.await(all.size()).size(), all.size());
+    for (uint32_t peer = 1; peer < 7; ++peer) {
+      CHECK_EQ(std::memcmp(job.memory[peer] + bytes / 2, job.mine + turn * 1000 + 400, 100), 0);
+      CHECK(job.memory[peer][bytes / 4] == 4 && job.memory[peer][bytes / 4 + 9] == 4);
+    }
+  }
+}
+
+CASE(values_and_copies_of_all_sizes_go_together) {
+  Job job({}, 3);
+  std::vector<Request> all;
+  for (uint64_t i = 0; i < 20; ++i) {
+    all.push_back(job.value(i, 64 * i + i % 3, 1 + i % 8, 0x0102030405060708 + i, 1 + i % 2));
+    all.push_back(job.put(100 + i, bytes / 2 + 64 * i, i, true, 1 + i % 2));
+    all.push_back(job.put(200 + i, bytes / 4 + 64 * i, 1 + i, false, 1 + i % 2));
+    all.back().verb = Verb::get;
+    all.back().local_offset += 32;
+    job.memory[1 + i % 2][bytes / 4 + 64 * i] = char(i);
+  }
+  CHECK_EQ(job.endpoint->post(all.data(), all.size()), all.size());
+  const std::vector<Completion> ended = job.await(all.size());
+  CHECK_EQ(ended.size(), all.size());
+  for (const Completion& c : ended) CHECK(c.code == Code::ok);
+  for (uint64_t i = 0; i < 20; ++i) {
+    const char* there = job.memory[1 + i % 2];
+    const uint64_t value = 0x0102030405060708 + i;
+    CHECK_EQ(std::memcmp(there + 64 * i + i % 3, &value, 1 + i % 8), 0);
+    CHECK_EQ(std::memcmp(there + bytes / 2 + 64 * i, job.mine + bytes / 2 + 64 * i, i), 0);
+    CHECK_EQ(job.mine[bytes / 4 + 64 * i + 32], char(i));
+  }
+}
+
+// Within a GPU the driver would copy by a kernel, and the one that waits for the copy may have the whole GPU.
+CASE(copies_within_a_gpu_need_no_kernel_to_end) {
+  constexpr uint32_t ranks = 5;
+  Job job({}, ranks, 2);
+  const std::unique_ptr<Endpoint> other = job.fabric->endpoint();
+  for (uint32_t peer = 1; peer < ranks; ++peer) std::iota(job.memory[peer], job.memory[peer] + bytes / 2, char(peer));
+  const auto send = [&](Endpoint& endpoint, uint64_t turn) {
+    std::vector<Request> all;
+    for (uint32_t peer = 0; peer < ranks; ++peer) {
+      uint64_t at = bytes / 2 + 1;
+      for (const uint64_t size : {1, 8, 3001, 200001}) {
+        all.push_back(job.put(0, at, size, true, peer));
+        all.back().local_offset = turn * 7;
+        all.push_back(job.put(0, turn * 7, size, false, peer));
+        all.back().verb = Verb::get;
+        all.back().local_offset = at + bytes / 4;
+        all.push_back(job.value(0, bytes - 16 - size % 11 * 16, 1 + size % 8, turn, peer));
+        at += size;
+      }
+    }
+    // A get's place is one peer's at a time.
+    for (uint32_t peer = 0; peer < ranks; ++peer) {
+      const Request* theirs = &all[peer * 12];
+      CHECK_EQ(endpoint.post(theirs, 12), 12u);
+      const std::vector<Completion> ended = Job::await(endpoint, 12);
+      CHECK_EQ(ended.size(), 12u);
+      for (const Completion& c : ended) CHECK(c.code == Code::ok);
+      for (int i = 0; i < 12; ++i) {
+        const char *here = job.mine + theirs[i].local_offset, *there = job.memory[peer] + theirs[i].remote_offset;
+        CHECK_EQ(
+            std::memcmp(i % 3 < 2 ? here : reinterpret_cast<const char*>(&theirs[i].value), there, theirs[i].bytes), 0);
+      }
+    }
+  };
+  {
+    const Kernel kernel;
+    for (uint64_t turn = 0; turn < 3; ++turn) send(*job.endpoint, turn);
+    std::thread thread([&] {
+      for (uint64_t turn = 3; turn < 6; ++turn) send(*other, turn);
+    });
+    thread.join();
+  }
+  for (uint32_t peer = 0; peer < ranks; ++peer) CHECK_EQ(job.words[peer][0], 6u * 4u);
+}
+
+CASE(copies_between_gpus_go_straight) {
+  Job job({}, 3, 2);
+  const auto took = [&](uint32_t peer, uint64_t size) {
+    const int before = copies();
+    Request r = job.put(0, 0, size, true, peer);
+    r.remote_offset = bytes / 2;
+    CHECK_EQ(job.endpoint->post(&r, 1), 1u);
+    CHECK_EQ(job.await(1).size(), 1u);
+    return copies() - before;
+  };
+  CHECK_EQ(took(1, bytes / 2), 1);
+  CHECK_EQ(took(0, 1000), 2);
+  CHECK_EQ(took(2, (256 << 10) + 1), 4);
+}
+
+// Two threads have copies within the GPU in one stream, and so by one way.
+CASE(copies_within_a_gpu_of_two_threads_stay_apart) {
+  Job job({}, 2, 1);
+  const std::unique_ptr<Endpoint> other = sharing(job);
+  constexpr uint64_t part = bytes / 8;
+  const auto drive = [&](Endpoint& endpoint, uint64_t at, uint8_t mine) {
+    std::memset(job.mine + at, mine, part);
+    for (int turn = 0; turn < 200; ++turn) {
+      Request r = job.put(1, at, part, false, 0);
+      r.remote_offset += bytes / 2;
+      if (endpoint.post(&r, 1) != 1 || Job::await(endpoint, 1).size() != 1) return false;
+      for (uint64_t i = 0; i < part; ++i)
+        if (uint8_t(job.mine[bytes / 2 + at + i]) != mine) return false;
+      std::memset(job.mine + bytes / 2 + at, 0, part);
+    }
+    return true;
+  };
+  bool right = false;
+  std::thread thread([&] { right = drive(*other, part, 2); });
+  CHECK(drive(*job.endpoint, 0, 1));
+  thread.join();
+  CHECK(right);
+}
+
+// The first of them has long arrived: its signal does not come before its mark, nor its source back.
+CASE(what_went_together_ends_together) {
+  Job job;
+  Hold held(job.theirs);
+  const Request all[3] = {job.put(1, 200, 100, true), job.put(2, 0, 100, true), job.put(3, 400, 100, true)};
+  CHECK_EQ(job.endpoint->post(all, 3), 3u);
+  Completion none;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  while (std::chrono::steady_clock::now() < end) CHECK_EQ(job.endpoint->poll(&none, 1), 0u);
+  CHECK_EQ(job.words[1][0], 0u);
+  held.end();
+  CHECK_EQ(job.await(3).size(), 3u);
+  CHECK_EQ(job.words[1][0], 3u);
 }
 
 CASE(a_single_put_needs_no_other_to_end) {
@@ -301,12 +490,6 @@ CASE(contexts_to_one_peer_do_not_wait_for_one_another) {
   for (uint64_t i = 0; i < second.size(); ++i) CHECK(second[i].token == i && second[i].code == Code::ok);
   CHECK_EQ(job.words[1][0], 2 * puts);
   for (uint64_t i = 0; i < 2 * puts; ++i) CHECK_EQ(std::memcmp(job.theirs + i * 1000, job.mine + i * 1000, 999), 0);
-}
-
-// There are fewer streams than contexts: one that has the first context's streams.
-std::unique_ptr<Endpoint> sharing(const Job& job) {
-  for (int i = 0; i < 3; ++i) job.fabric->endpoint();
-  return job.fabric->endpoint();
 }
 
 CASE(a_context_that_goes_leaves_the_others_what_is_under_way) {

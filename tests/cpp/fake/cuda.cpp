@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -13,7 +14,9 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -27,12 +30,13 @@ struct Range {
   uint64_t bytes;
   int fd;  // of an allocation or a mapping of one; -1 for pinned memory
   bool exportable;
+  int gpu = 0;  // that has it
 };
 
 std::mutex mutex;
 std::map<uint64_t, Range> device, pinned;  // by address
 std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0},
-    failing_words{0};
+    failing_words{0}, batches{0}, copies{0};
 std::atomic<void*> held_back{nullptr};
 thread_local void* context = nullptr;
 
@@ -44,6 +48,13 @@ const Range* within(const std::map<uint64_t, Range>& ranges, uint64_t address, u
   if (address + bytes > found->first + found->second.bytes) return nullptr;
   if (base) *base = found->first;
   return &found->second;
+}
+
+// The GPU that has both, -1 for none.
+int gpu_of(uint64_t to, uint64_t from) {
+  std::lock_guard<std::mutex> held(mutex);
+  const Range *target = within(device, to, 1), *source = within(device, from, 1);
+  return target && source && target->gpu == source->gpu ? target->gpu : -1;
 }
 
 bool reached(uint64_t address, uint64_t bytes) {
@@ -98,9 +109,12 @@ struct Stream {
 Stream& stream_of(void* stream) { return *static_cast<Stream*>(stream); }
 void* at(uint64_t address) { return reinterpret_cast<void*>(uintptr_t(address)); }
 
-// An aligned word arrives whole, whoever writes it at the same time.
+// An aligned word arrives whole, whoever writes it at the same time. Within a GPU it is a kernel that copies, for which those
+// that run leave no room.
 void move(uint64_t to, uint64_t from, uint64_t bytes) {
   while (held_back == at(to)) usleep(100);
+  if (gpu_of(to, from) >= 0)
+    while (running > 0) usleep(100);
   if (bytes == 8 && to % 8 == 0 && from % 8 == 0)
     __atomic_store_n(static_cast<uint64_t*>(at(to)),
                      __atomic_load_n(static_cast<uint64_t*>(at(from)), __ATOMIC_ACQUIRE), __ATOMIC_RELEASE);
@@ -123,11 +137,23 @@ int write_word(void* stream, uint64_t to, uint64_t value, uint64_t bytes) {
   return success;
 }
 
+// "/memfd:1 (deleted)".
+int gpu_of_file(int fd) {
+  char name[64] = {};
+  const ssize_t got = readlink(("/proc/self/fd/" + std::to_string(fd)).c_str(), name, sizeof(name) - 1);
+  return got > 0 ? atoi(std::strchr(name, ':') + 1) : -1;
+}
+
 struct Word {
   uint32_t operation;
   uint64_t address, value;
   uint32_t flags;
   uint64_t alias, unused;
+};
+
+struct Attributes {
+  int source_order, places[4];
+  unsigned flags;
 };
 
 struct Properties {
@@ -138,15 +164,21 @@ struct Properties {
 
 }  // namespace
 
-// For tests: memory of a GPU, and what is still held.
+// For tests: memory of the thread's GPU, which its file is named after, and what is still held.
 API void* fake_allocate(uint64_t bytes, int exportable) {
   bytes = (bytes + granule - 1) / granule * granule;
-  const int fd = memfd_create("gpu", MFD_CLOEXEC);
+  const int gpu = int(uintptr_t(context)) - 1;
+  const int fd = memfd_create(std::to_string(gpu).c_str(), MFD_CLOEXEC);
   if (ftruncate(fd, off_t(bytes)) != 0) return nullptr;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   std::lock_guard<std::mutex> held(mutex);
-  device[uint64_t(uintptr_t(memory))] = {bytes, fd, exportable != 0};
+  device[uint64_t(uintptr_t(memory))] = {bytes, fd, exportable != 0, gpu};
   return memory;
+}
+// The memory is another GPU's.
+API void fake_place(void* memory, int gpu) {
+  std::lock_guard<std::mutex> held(mutex);
+  device.find(uint64_t(uintptr_t(memory)))->second.gpu = gpu;
 }
 API void fake_free(void* memory) {
   std::lock_guard<std::mutex> held(mutex);
@@ -155,7 +187,8 @@ API void fake_free(void* memory) {
   close(found->second.fd);
   device.erase(found);
 }
-// While kernels run that wait for others, nothing is made: a driver can wait for them then.
+// While kernels run that wait for others, nothing is made, as a driver can wait for them then, and they have every
+// multiprocessor.
 API void fake_run(int kernels) { running += kernels; }
 // Copies to that address, and what is behind them in their streams, wait until another is given.
 API void fake_hold(void* target) { held_back = target; }
@@ -165,6 +198,8 @@ API void fake_break(int error) { broken = error; }
 API void fake_fail_words(int count) { failing_words = count; }
 API int fake_streams() { return live_streams; }
 API int fake_live() { return live_streams + live_mappings + live_pins; }
+API int fake_batches() { return batches; }          // of copies that streams were given
+API int fake_copies() { return copies; }            // that streams were given one by one
 API int fake_word_writes() { return word_writes; }  // that streams were given
 
 API int cuCtxGetCurrent(void** out) { return *out = context, success; }
@@ -173,6 +208,10 @@ API int cuCtxSetCurrent(void* given) {
   return context = given, success;
 }
 API int cuCtxGetDevice(int* out) { return *out = int(uintptr_t(context)) - 1, success; }
+API int cuDeviceGetUuid_v2(unsigned char out[16], int device) {
+  std::memset(out, 0, 16);
+  return out[15] = uint8_t(device), success;
+}
 API int cuGetErrorString(int, const char** text) { return *text = "fake", success; }
 API int cuStreamCreateWithPriority(void** out, unsigned, int) {
   if (!context) return invalid;
@@ -190,6 +229,7 @@ API int cuStreamSynchronize(void* stream) {
   return success;
 }
 API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  ++copies;
   if (!context) return invalid;
   if (broken) return broken;
   if (reached(from, bytes) && reached(to, bytes)) {
@@ -203,6 +243,23 @@ API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   } else {
     return illegal_address;
   }
+  return success;
+}
+// As the driver is free to: back to front, and not one after the other's bytes.
+API int cuMemcpyBatchAsync_v2(const uint64_t* to, const uint64_t* from, const size_t* bytes, size_t count,
+                              const Attributes* attributes, const size_t* first, size_t kinds, void* stream) {
+  if (!context || count == 0 || kinds != 1 || *first != 0 || attributes->source_order != 1) return invalid;
+  if (broken) return broken;
+  for (size_t i = 0; i < count; ++i) {
+    if (bytes[i] == 0) return invalid;
+    if (!reached(from[i], bytes[i]) || !reached(to[i], bytes[i])) return illegal_address;
+  }
+  ++batches;
+  std::vector<std::array<uint64_t, 3>> copies;
+  for (size_t i = count; i-- > 0;) copies.push_back({to[i], from[i], bytes[i]});
+  stream_of(stream).put([=] {
+    for (const auto& [target, source, size] : copies) move(target, source, size);
+  });
   return success;
 }
 API int cuStreamWriteValue64_v2(void* stream, uint64_t to, uint64_t value, unsigned) {
@@ -299,7 +356,7 @@ API int cuMemMap(uint64_t base, size_t bytes, size_t offset, unsigned long long 
   const int fd = dup(int(handle / 2));
   mmap(at(base), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, off_t(offset));
   std::lock_guard<std::mutex> held(mutex);
-  device[base] = {bytes, fd, false};
+  device[base] = {bytes, fd, false, gpu_of_file(fd)};
   return success;
 }
 API int cuMemUnmap(uint64_t base, size_t bytes) {

@@ -1,0 +1,42 @@
+// Memory of the host that GPUs see as well, and the way that copies take through it.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+
+#include "wire/cuda_driver.h"
+
+namespace gin::wire::cuda {
+
+// Zeroed words that both the CPU and the GPU see.
+class PinnedWords {
+ public:
+  explicit PinnedWords(uint64_t count);  // throws gin::Error
+  ~PinnedWords();
+  PinnedWords(const PinnedWords&) = delete;
+  PinnedWords& operator=(const PinnedWords&) = delete;
+
+  uint64_t* operator+(uint64_t index) { return words_ + index; }
+
+ private:
+  const Context context_ = current_context();
+  uint64_t* words_;
+};
+
+// How copies within one GPU are done. The driver does them with kernels, for which there is no room where one that waits for
+// such a copy has every multiprocessor; to pinned memory and back it is copy engines that copy.
+class Detour {
+ public:
+  Detour() : room_(bytes_at_once / 8) {}
+
+  // Puts a copy into a stream, the same one at each call. Any thread. Returns CUDA's error.
+  int copy(Address to, Address from, uint64_t bytes, Stream stream);
+
+ private:
+  static constexpr uint64_t bytes_at_once = 256 << 10;
+
+  std::mutex mutex_;  // so that the stream has both halves one after the other
+  PinnedWords room_;
+};
+
+}  // namespace gin::wire::cuda
