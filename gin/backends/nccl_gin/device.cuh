@@ -162,8 +162,14 @@ struct Backend {
   GIN_DEVICE static Status fence(impl::Channel channel) { return quiet(channel); }
 
   // NCCL promises settlement only through what a strong signal's observer sees. So each peer gets one, at an address, and
-  // its memory is read until the signal is there.
+  // its memory is read until the signal is there. All are asked before the first answer is waited for.
   GIN_DEVICE static Status quiet(impl::Channel channel) {
+    for (uint32_t peer = 0; peer < channel.comm.size; ++peer) {
+      impl::add_relaxed(settles(channel, peer), 1);
+      nccl::post_signal_at(nccl::state(channel).dev, channel.index, peer, nccl::state(channel).control,
+                           channel.comm.layout().settle(channel.index, channel.comm.rank));
+      ask(channel, peer);
+    }
     Status status;
     for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) status = settle(channel, peer);
     return status;
@@ -174,18 +180,31 @@ struct Backend {
   }
 
  private:
-  GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer) {
+  // How many signals the peer has been sent.
+  GIN_DEVICE static uint64_t* settles(impl::Channel channel, uint32_t peer) {
+    return &nccl::state(channel).settles[channel.index * channel.comm.size + peer];
+  }
+
+  // Reads how many of them have come.
+  GIN_DEVICE static void ask(impl::Channel channel, uint32_t peer) {
     const nccl::State& state = nccl::state(channel);
     const ControlLayout layout = channel.comm.layout();
-    const uint64_t asked = layout.settle(channel.index, channel.comm.rank), answer = layout.answer(channel.index, peer);
-    const uint64_t turn = impl::add_relaxed(&state.settles[channel.index * channel.comm.size + peer], 1) + 1;
-    nccl::post_signal_at(state.dev, channel.index, peer, state.control, asked);
+    nccl::post_get(state.dev, channel.index, peer, state.control, layout.settle(channel.index, channel.comm.rank),
+                   state.control, layout.answer(channel.index, peer), 8);
+  }
+
+  // Waits for all that have been sent, also by other threads, as they share the answer.
+  GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer) {
+    void* answer = channel.comm.control.local(channel.comm.layout().answer(channel.index, peer));
+    const uint64_t turn = impl::load_relaxed(settles(channel, peer));
     const impl::Subject subject{Operation::quiet, channel.index, int32_t(peer), 0};
+    bool asked = true;
     return impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {
-      nccl::post_get(state.dev, channel.index, peer, state.control, asked, state.control, answer, 8);
+      if (!asked) ask(channel, peer);
+      asked = false;
       Ticket ticket = flush_begin(channel, peer);
       if (!impl::wait_for(channel.comm, subject, [&] { return flush_done(channel, ticket); }).ok()) return 0;
-      return impl::load_acquire(static_cast<uint64_t*>(channel.comm.control.local(answer)));
+      return impl::load_acquire(static_cast<uint64_t*>(answer));
     });
   }
 };
