@@ -201,12 +201,15 @@ def _origin(document: dict[str, Any]) -> str:
     return f"`{' '.join(words)}`: {', '.join(filter(None, about))}.{incomplete}"
 
 
+_COLUMNS = ("bytes", "median us", "p99 us", "GB/s", "Mmsg/s", "wrong")
+
+
 def _rows(rows: list[dict[str, Any]]) -> list[str]:
     from gin.bench.plan import format_size
 
     lines = [
-        row(["test", "backend", "route", "scope", "blocks x threads", "bytes", "median us", "p99 us", "GB/s", "wrong"]),
-        "|---|---|---|---|---|--:|--:|--:|--:|--:|",
+        row([*("test", "backend", "route", "scope", "blocks x threads", "contexts"), *_COLUMNS]),
+        "|---|---|---|---|---|--:|" + "--:|" * len(_COLUMNS),
     ]
     for made in rows:
         lines.append(
@@ -217,10 +220,12 @@ def _rows(rows: list[dict[str, Any]]) -> list[str]:
                     made["route"],
                     made["scope"],
                     f"{made['ctas']} x {made['threads']}",
+                    made.get("contexts", ""),
                     format_size(made["bytes"]),
                     f"{made['median_us']:.4g}",
                     f"{made['p99_us']:.4g}",
                     f"{made['bandwidth_GBps']:.3g}",
+                    f"{made['rate_Mops']:.3g}",
                     made["wrong"],
                 ]
             )

@@ -308,9 +308,9 @@ CASE(a_failed_registration_shifts_no_region) {
 
 CASE(ranks_that_number_a_region_differently_are_named) {
   std::string note;
-  Letter letter{"4 64 0 0", {}};
+  Letter letter{"4 64 0 - 0", {}};
   CHECK_EQ(understand(letter, 1, 4, nullptr, note).bytes, 64u);
-  letter.text = "3 64 0 0";
+  letter.text = "3 64 0 - 0";
   CHECK_THROWS(gin::Error, "region 4 is number 3 at rank 1", understand(letter, 1, 4, nullptr, note));
 }
 

@@ -107,7 +107,7 @@ def test_every_measured_row_is_in_the_table() -> None:
 
 def test_emulated_results_are_not_among_those_of_gpus(tmp_path: Path) -> None:
     same = {"command": ["gin", "/secret/out.json"], "environment": {"cpu": "x", "cores": 2, "platform": "cuda"}}
-    times = {"median_us": 1.0, "p99_us": 2.0, "bandwidth_GBps": 3.0, "wrong": 0}
+    times = {"median_us": 1.0, "p99_us": 2.0, "bandwidth_GBps": 3.0, "rate_Mops": 4.0, "wrong": 0}
     row = {
         "test": "rate",
         "op": "put",
@@ -125,6 +125,6 @@ def test_emulated_results_are_not_among_those_of_gpus(tmp_path: Path) -> None:
     )
     text = tables.results(tmp_path)
     assert "host.json" not in text and "secret" not in text and "ended before its last row" in text
-    assert "| round_trips: a | 1.5 |" in text and "1K" in text
+    assert "| round_trips: a | 1.5 |" in text and "| 1K | 1 | 2 | 3 | 4 | 0 |" in text
     table = tables.coverage(tmp_path)
     assert "| `nvshmem` | rate `put` | not run |" in table and "| `nccl_gin` | not run | ping-pong |" in table
