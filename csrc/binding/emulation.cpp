@@ -114,7 +114,7 @@ class Nccl {
       : setup_(read_setup(fields)),
         nic_(fabric, setup_.contexts, at<Record>(setup_.record)),
         counters_(uint64_t(setup_.contexts) * counters),
-        settles_(uint64_t(setup_.contexts) * setup_.size),
+        settles_(setup_.contexts),
         card_(make_card(&nic_, setup_)),
         near_first_(near_first),
         control_{0, near(setup_.control)} {

@@ -185,13 +185,11 @@ std::unique_ptr<Mapping> Gpu::map(const Exported& exported) const {
   return nullptr;
 }
 
-Lane::Lane() : stream_(wire::cuda::urgent_stream()) {}
-
-Lane::~Lane() { driver().destroy_stream(stream_); }
-
-void Lane::copy(Address to, Address from, uint64_t bytes, bool within) {
+void Lane::copy(Address to, Address from, uint64_t bytes, Copy way) {
   send();
-  check(within ? detour_.copy(to, from, bytes, stream_) : driver().copy(to, from, bytes, stream_), "copying");
+  const int result =
+      way == Copy::within ? detour_.copy(to, from, bytes) : driver().copy(to, from, bytes, stream_.get());
+  check(result, "copying");
 }
 
 void Lane::write64(Address to, uint64_t value) { add(op_write64, to, value); }
@@ -206,11 +204,11 @@ void Lane::send() {
   if (count_ == 0) return;
   const unsigned count = unsigned(count_);
   count_ = 0;
-  check(more().batch(stream_, count, words_.data(), 0), "writing words");
+  check(more().batch(stream_.get(), count, words_.data(), 0), "writing words");
 }
 
 bool Lane::idle() {
-  const int result = driver().query_stream(stream_);
+  const int result = stream_.query();
   if (result == wire::cuda::not_ready) return false;
   check(result, "asking a stream");
   return true;

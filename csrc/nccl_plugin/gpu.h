@@ -85,16 +85,13 @@ class Gpu {
   std::string name_;
 };
 
+// Between GPUs or with host memory, or within one GPU.
+enum class Copy { straight, within };
+
 // A stream of copies and words. The owner has made the GPU the thread's. All throw gin::Error{internal} when the GPU is lost.
 class Lane {
  public:
-  Lane();
-  ~Lane();
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
-
-  // within  both are memory of the GPU itself
-  void copy(Address to, Address from, uint64_t bytes, bool within);
+  void copy(Address to, Address from, uint64_t bytes, Copy way = Copy::straight);
   // Words wait until `send` or the next copy, and go to the GPU together.
   void write64(Address to, uint64_t value);
   void write32(Address to, uint32_t value);
@@ -118,8 +115,8 @@ class Lane {
 
   void add(uint32_t operation, Address address, uint64_t value);
 
-  wire::cuda::Detour detour_;
-  Stream stream_;
+  wire::cuda::UrgentStream stream_;
+  wire::cuda::Detour detour_{stream_};
   std::array<Word, most_words> words_{};
   size_t count_ = 0;
 };

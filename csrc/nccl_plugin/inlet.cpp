@@ -104,7 +104,8 @@ void Inlet::land_chunk(const Message& message, Region& target) {
     if (answered) owner_.landed(message.token, message.bytes);
     return;
   }
-  comm_.words().copy(target, message.offset, chunks_->device(memory_.chunk(message.chunk)), message.bytes, false);
+  comm_.words().copy(target, message.offset, chunks_->device(memory_.chunk(message.chunk)), message.bytes,
+                     Copy::straight);
   gpu_[message.context].unmarked = true;
   landings_.push_back({comm_.words().mark(), message.chunk, message.token, message.bytes, answered});
 }
@@ -115,7 +116,7 @@ void Inlet::pull(const Message& message, Region& target) {
   if (!part || !part->reached || !holds(*part, message.token, message.bytes) || !target.cuda)
     throw Error(Error::Kind::config, "rank " + std::to_string(peer_) + " offers memory that is not reached from here");
   comm_.words().copy(target, message.offset, Address(uintptr_t(part->reached + message.token)), message.bytes,
-                     part->here);
+                     part->way(target.cuda));
   gpu_[message.context].unmarked = true;
   ++gpu_[message.context].pulls;
   if (pulled_.empty() || pulled_.back() != message.context) pulled_.push_back(message.context);

@@ -65,7 +65,7 @@ void Outlet::put_directly(const Transfer& t, const Signal& signal, Request& requ
     m.after = flow.marked + 1;
     enqueue({m, nullptr, 0, 0, nullptr});
   }
-  copy(flow, t.context, to, from, t.bytes, t.source->cuda && there.here);
+  copy(flow, t.context, to, from, t.bytes, there.way(t.source->cuda));
   request.mark = flow.marked + 1;
   if (signal.region || load(memory_.mark(t.context)) == flow.marked) mark(flow, t.context);
 }
@@ -77,7 +77,7 @@ void Outlet::get(const Transfer& t, Request& request) {
   if (there.reached && (t.target->cuda || there.cuda)) {
     Flow& flow = flows_[t.context];
     copy(flow, t.context, address_of(t.target->base + t.target_offset), address_of(there.reached + t.source_offset),
-         t.bytes, t.target->cuda && there.here);
+         t.bytes, there.way(t.target->cuda));
     request.mark = flow.marked + 1;
     if (load(memory_.mark(t.context)) == flow.marked) mark(flow, t.context);
     return;
@@ -160,8 +160,8 @@ void Outlet::finish(double seconds) {
     if (flow.lane) drain(*flow.lane, seconds);
 }
 
-void Outlet::copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes, bool within) {
-  flow.lane->copy(to, from, bytes, within);
+void Outlet::copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes, Copy way) {
+  flow.lane->copy(to, from, bytes, way);
   ++flow.unmarked;
   activate(flow, context);
 }

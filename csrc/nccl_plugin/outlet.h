@@ -98,7 +98,7 @@ class Outlet {
 
   static constexpr uint32_t most_unmarked = 16;
 
-  void copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes, bool within = false);
+  void copy(Flow& flow, uint32_t context, Address to, Address from, uint64_t bytes, Copy way = Copy::straight);
   void mark(Flow& flow, uint32_t context);
   uint64_t settled_by(Flow& flow, uint32_t context);
   void activate(Flow& flow, uint32_t context);

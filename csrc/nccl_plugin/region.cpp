@@ -32,7 +32,7 @@ Part understand(Letter& letter, uint32_t peer, uint32_t number, const Gpu* gpu, 
   if (!gpu || exported.bytes.size() != exported.allocations.size()) return part;
   part.mapping = gpu->map(exported);
   if (part.mapping) part.reached = reinterpret_cast<char*>(uintptr_t(part.mapping->address()));
-  part.here = part.mapping && on == gpu->name();
+  part.on_device = part.mapping && on == gpu->name();
   if (!part.mapping) note = "its GPU is not reached from this one";
   return part;
 }

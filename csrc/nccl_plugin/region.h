@@ -15,9 +15,12 @@ struct Part {
   uint64_t bytes = 0;
   bool cuda = false;
   char* reached = nullptr;  // where this GPU (or, for one's own, also the CPU) reaches it; null: by messages only
-  bool here = false;        // it is memory of this rank's GPU
+  bool on_device = false;   // it is memory of this rank's GPU
   bool reaches = false;     // that rank's GPU reaches this rank's part
   std::unique_ptr<Mapping> mapping;
+
+  // How copies go between it and memory of this rank's, which is or is not the GPU's.
+  Copy way(bool cuda_here) const { return cuda_here && on_device ? Copy::within : Copy::straight; }
 };
 
 struct Region : std::enable_shared_from_this<Region> {

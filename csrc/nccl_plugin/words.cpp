@@ -48,7 +48,7 @@ bool Words::add(Region& region, uint64_t offset, uint64_t value, const void* own
     return true;
   }
   if (!reader_) {
-    lane_->copy(memory_->pinned.device(&memory_->content->read), address_of(word), 8, false);
+    lane_->copy(memory_->pinned.device(&memory_->content->read), address_of(word), 8);
     read_mark_ = mark();
     reader_ = owner;
     return false;
@@ -70,7 +70,7 @@ void Words::write(Region& region, uint64_t offset, const char* bytes, uint64_t c
     return;
   }
   if (uintptr_t(to) % 4 || count % 4) {
-    lane_->copy(address_of(to), address_of(bytes), count, false);  // the driver takes the bytes before it returns
+    lane_->copy(address_of(to), address_of(bytes), count);  // the driver takes the bytes before it returns
     return;
   }
   for (uint64_t at = 0; at < count;) {
@@ -86,8 +86,8 @@ void Words::write(Region& region, uint64_t offset, const char* bytes, uint64_t c
   }
 }
 
-void Words::copy(Region& region, uint64_t offset, Address from, uint64_t bytes, bool within) {
-  lane_->copy(address_of(region.base + offset), from, bytes, within);
+void Words::copy(Region& region, uint64_t offset, Address from, uint64_t bytes, Copy way) {
+  lane_->copy(address_of(region.base + offset), from, bytes, way);
 }
 
 void Words::mark(Address word, uint64_t value) { lane_->write64(word, value); }

@@ -31,8 +31,8 @@ class Words {
   // Writes a few bytes; they are read before this returns.
   void write(Region& region, uint64_t offset, const char* bytes, uint64_t count);
 
-  // Copies from what the GPU reaches. `within`: from its own memory, to its own.
-  void copy(Region& region, uint64_t offset, Address from, uint64_t bytes, bool within);
+  // Copies from what the GPU reaches.
+  void copy(Region& region, uint64_t offset, Address from, uint64_t bytes, Copy way);
 
   // Writes a word that the CPU polls, when everything before is done.
   void mark(Address word, uint64_t value);

@@ -30,30 +30,23 @@ bool is_gpu_memory(const void* pointer) {
 // The GPU has few queues for its streams, eight by default, and a stream that shares one with a kernel waits for it.
 constexpr size_t most_streams = 4;
 
-class Stream {
- public:
-  Stream() : stream_(cuda::urgent_stream()) {}
-  ~Stream() {
-    const cuda::Visit visit(context_);
-    driver().destroy_stream(stream_);
-  }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-
-  cuda::Stream get() const { return stream_; }
-
-  // Within this GPU.
-  int copy(Address to, Address from, uint64_t bytes) { return detour_.copy(to, from, bytes, stream_); }
-
- private:
-  cuda::Detour detour_;
-  const cuda::Context context_ = cuda::current_context();
-  const cuda::Stream stream_;
+struct Stream {
+  cuda::UrgentStream stream;
+  cuda::Detour within{stream};  // for copies within this GPU
 };
 
 // The streams of all endpoints of a fabric. They are made with it: once a kernel waits, making one could wait for that kernel.
 class Streams {
  public:
+  Streams() = default;
+  ~Streams() {
+    for (const Stream& each : streams_)
+      if (each.stream.query() == cuda::not_ready)
+        for (const auto& words : words_) words->leave();
+  }
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+
   Stream& operator[](size_t index) { return streams_[index % most_streams]; }
 
   // Words that copies in the streams may reach after their endpoint has gone: they live as long as the streams.
@@ -79,32 +72,35 @@ struct Pending {
 };
 
 // Copies that have been taken and are to go into a lane's stream. Given to the driver at once they take a quarter of the time
-// that they take one by one (benchmarks/copies.cu), and overlap: between fences no request waits for another's bytes.
+// that they take one by one (benchmarks/copies.cu), and overlap: requests between two fences may be done in any order.
 struct Batch {
   static constexpr size_t most = 32;
-  static constexpr uint64_t most_bytes = 8 << 20;  // the first one's signal waits for the last one's bytes
 
-  bool full() const { return count == most || total >= most_bytes; }
   void add(Address target, Address source, uint64_t size, uint32_t request) {
     to[count] = target, from[count] = source, bytes[count] = size, pending[count] = request;
-    total += size;
     ++count;
   }
 
   size_t count = 0;
-  uint64_t total = 0;
   std::array<Address, most> to{}, from{};
   std::array<size_t, most> bytes{};
   std::array<uint32_t, most> pending{};  // by copy: its request
 };
 
-// Everything to some peers, in order.
+// Everything to some peers. Requests complete in order.
 struct Lane {
+  // Bytes after which those that have been taken are put into the stream and marked: the first one's signal waits for the
+  // last one's bytes.
+  static constexpr uint64_t most_bytes = 8 << 20;
+
+  bool full() const { return batch.count == Batch::most || bytes >= most_bytes; }
+
   Stream* stream = nullptr;
   Batch batch;               // empty but within a post
+  uint64_t bytes = 0;        // of the batch, and of what has been copied within the GPU since the last one
   uint64_t* done = nullptr;  // the last mark that the GPU has passed
   uint64_t marked = 0;       // the last mark in the stream
-  bool unmarked = false;     // copies were put into the stream after it
+  bool unmarked = false;     // copies come after it
   bool active = false;
   uint32_t first = nobody, last = nobody;  // of what is pending
 };
@@ -171,6 +167,7 @@ class CudaEndpoint final : public Endpoint {
     free_ = pending.next;
     if (r.verb == Verb::fence) issue_all();
     Lane& lane = lane_of(r.verb == Verb::fence ? 0 : r.peer);
+    if (lane.bytes + r.bytes > Lane::most_bytes) issue(lane);
     pending = {lane.marked, {r.token, Code::ok, r.peer, uint64_t(entered)}, nullptr, r.signal_add, nobody};
     Code code = entered == cuda::success ? Code::ok : Code::remote;
     if (code == Code::ok && r.has_signal) code = find_word(r, pending.signal);
@@ -179,7 +176,7 @@ class CudaEndpoint final : public Endpoint {
     pending.sequence += lane.unmarked;
     (lane.first == nobody ? lane.first : pending_[lane.last].next) = index;
     lane.last = index;
-    if (lane.batch.full()) issue(lane);
+    if (lane.full()) issue(lane);
   }
 
   void give_back(uint32_t index) {
@@ -187,7 +184,7 @@ class CudaEndpoint final : public Endpoint {
     free_ = index;
   }
 
-  // Always the same for one peer, whose requests are in order thereby.
+  // Always the same for one peer, whose signals are in order thereby.
   Lane& lane_of(uint32_t peer) {
     Lane& lane = lanes_[peer % lanes_.size()];
     if (!lane.active) {
@@ -205,7 +202,7 @@ class CudaEndpoint final : public Endpoint {
       case Verb::value:
         return value(r, lane, index);
       case Verb::signal:
-      case Verb::fence:  // a lane is in order
+      case Verb::fence:  // what came before is in the streams
         return Code::ok;
       case Verb::atomic:
         return Code::unsupported;
@@ -223,7 +220,7 @@ class CudaEndpoint final : public Endpoint {
     if (!remote->mapped) return Code::unsupported;
     const Address here = address_of(local->base + r.local_offset), there = address_of(remote->mapped + r.remote_offset);
     const Address to = r.verb == Verb::put ? there : here, from = r.verb == Verb::put ? here : there;
-    if (local->here && remote->here) return copy_within(lane, to, from, r.bytes, index);
+    if (local->on_device && remote->on_device) return copy_within(lane, to, from, r.bytes, index);
     add(lane, to, from, r.bytes, index);
     return Code::ok;
   }
@@ -239,8 +236,9 @@ class CudaEndpoint final : public Endpoint {
   }
 
   Code copy_within(Lane& lane, Address to, Address from, uint64_t bytes, uint32_t index) {
-    const int result = lane.stream->copy(to, from, bytes);
+    const int result = lane.stream->within.copy(to, from, bytes);
     lane.unmarked = true;
+    lane.bytes += bytes;
     pending_[index].end.detail = uint64_t(result);
     return result == cuda::success ? Code::ok : Code::remote;
   }
@@ -248,6 +246,7 @@ class CudaEndpoint final : public Endpoint {
   void add(Lane& lane, Address to, Address from, uint64_t bytes, uint32_t index) {
     lane.batch.add(to, from, bytes, index);
     lane.unmarked = true;
+    lane.bytes += bytes;
   }
 
   void issue_all() {
@@ -258,9 +257,9 @@ class CudaEndpoint final : public Endpoint {
   void issue(Lane& lane) {
     Batch& b = lane.batch;
     if (b.count < 2 ||
-        cuda::copy_all(b.to.data(), b.from.data(), b.bytes.data(), b.count, lane.stream->get()) != cuda::success)
+        cuda::copy_all(b.to.data(), b.from.data(), b.bytes.data(), b.count, lane.stream->stream.get()) != cuda::success)
       for (size_t i = 0; i < b.count; ++i) issue_one(lane, i);
-    b.count = b.total = 0;
+    b.count = lane.bytes = 0;
     mark(lane);
   }
 
@@ -269,14 +268,15 @@ class CudaEndpoint final : public Endpoint {
     const uint32_t index = b.pending[i];
     int result = cuda::not_supported;
     if (b.from[i] == address_of(staged_ + index)) result = write_word(lane, b.to[i], *(staged_ + index), b.bytes[i]);
-    if (result != cuda::success) result = driver().copy(b.to[i], b.from[i], b.bytes[i], lane.stream->get());
+    if (result != cuda::success) result = driver().copy(b.to[i], b.from[i], b.bytes[i], lane.stream->stream.get());
     if (result != cuda::success) fail(pending_[index], result);
   }
 
   // A value by the stream itself, where the place is even and the device has such writes.
   int write_word(Lane& lane, Address to, uint64_t value, uint64_t bytes) {
-    if (bytes == 8 && to % 8 == 0) return driver().write64(lane.stream->get(), to, value, cuda::with_barrier);
-    if (bytes == 4 && to % 4 == 0) return driver().write32(lane.stream->get(), to, uint32_t(value), cuda::with_barrier);
+    if (bytes == 8 && to % 8 == 0) return driver().write64(lane.stream->stream.get(), to, value, cuda::with_barrier);
+    if (bytes == 4 && to % 4 == 0)
+      return driver().write32(lane.stream->stream.get(), to, uint32_t(value), cuda::with_barrier);
     return cuda::not_supported;
   }
 
@@ -300,7 +300,7 @@ class CudaEndpoint final : public Endpoint {
     lane.unmarked = false;
     int result = cuda::enter(context_);
     if (result == cuda::success)
-      result = driver().write64(lane.stream->get(), address_of(lane.done), lane.marked + 1, cuda::with_barrier);
+      result = driver().write64(lane.stream->stream.get(), address_of(lane.done), lane.marked + 1, cuda::with_barrier);
     if (result == cuda::success) {
       ++lane.marked;
     } else {
@@ -326,7 +326,7 @@ class CudaEndpoint final : public Endpoint {
   void find_broken() {
     const int entered = cuda::enter(context_);
     for (Lane* lane : active_) {
-      const int result = entered == cuda::success ? driver().query_stream(lane->stream->get()) : entered;
+      const int result = entered == cuda::success ? driver().query_stream(lane->stream->stream.get()) : entered;
       if (result != cuda::success && result != cuda::not_ready) break_lane(*lane, result);
     }
   }

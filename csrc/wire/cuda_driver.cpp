@@ -23,7 +23,7 @@ struct CopyAttributes {
   unsigned flags;
 };
 constexpr int in_stream_order = 1;
-constexpr unsigned beside_kernels = 1;  // kernels that wait for a copy may have every SM
+constexpr unsigned beside_kernels = 1;  // a hint: by copy engines
 
 Driver load() {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -104,22 +104,16 @@ int copy_all(const Address* to, const Address* from, const size_t* bytes, size_t
   return batch(to, from, bytes, count, &attributes, &first, 1, stream);
 }
 
-Stream urgent_stream() {
-  Stream stream = nullptr;
-  check(driver().create_stream(&stream, non_blocking, urgent), "making a stream");
-  return stream;
-}
+UrgentStream::UrgentStream() { check(driver().create_stream(&stream_, non_blocking, urgent), "making a stream"); }
 
-WordWriter::WordWriter() : context_(current_context()), stream_(urgent_stream()) {}
-
-WordWriter::~WordWriter() {
+UrgentStream::~UrgentStream() {
   const Visit visit(context_);
   driver().destroy_stream(stream_);
 }
 
 void WordWriter::write(uint32_t* word, uint32_t value) {
   const Visit visit(context_);
-  driver().write32(stream_, Address(uintptr_t(word)), value, with_barrier);
+  driver().write32(stream_.get(), Address(uintptr_t(word)), value, with_barrier);
 }
 
 }  // namespace gin::wire::cuda

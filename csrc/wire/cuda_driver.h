@@ -69,22 +69,34 @@ int copy_all(const Address* to, const Address* from, const size_t* bytes, size_t
 
 // A stream that never queues behind a kernel: streams of one priority share a few hardware queues, and what such a kernel
 // waits for must not stand behind it.
-Stream urgent_stream();
+class UrgentStream {
+ public:
+  UrgentStream();  // in the calling thread's context; throws gin::Error
+  ~UrgentStream();
+  UrgentStream(const UrgentStream&) = delete;
+  UrgentStream& operator=(const UrgentStream&) = delete;
+
+  Stream get() const { return stream_; }
+
+  // CUDA's error: success when everything in it has been done, not_ready when it is under way.
+  int query() const { return driver().query_stream(stream_); }
+
+ private:
+  const Context context_ = current_context();
+  Stream stream_ = nullptr;
+};
 
 // Sets words of device memory from any thread while kernels run.
 class WordWriter {
  public:
-  WordWriter();
-  ~WordWriter();
-  WordWriter(const WordWriter&) = delete;
-  WordWriter& operator=(const WordWriter&) = delete;
+  WordWriter() : context_(current_context()) {}
 
   // Returns without waiting; says nothing when the device is lost.
   void write(uint32_t* word, uint32_t value);
 
  private:
   Context context_;
-  Stream stream_;
+  UrgentStream stream_;
 };
 
 }  // namespace gin::wire::cuda

@@ -12,17 +12,22 @@ PinnedWords::PinnedWords(uint64_t count) {
 }
 
 PinnedWords::~PinnedWords() {
+  if (!words_) return;
   const Visit visit(context_);
   driver().free_host(words_);
 }
 
-int Detour::copy(Address to, Address from, uint64_t bytes, Stream stream) {
+Detour::~Detour() {
+  if (stream_.query() == not_ready) room_.leave();
+}
+
+int Detour::copy(Address to, Address from, uint64_t bytes) {
   const Address between = Address(uintptr_t(room_ + 0));
   const std::lock_guard<std::mutex> lock(mutex_);
   for (uint64_t at = 0; at < bytes; at += bytes_at_once) {
     const uint64_t part = std::min(bytes_at_once, bytes - at);
-    int result = driver().copy(between, from + at, part, stream);
-    if (result == success) result = driver().copy(to + at, between, part, stream);
+    int result = driver().copy(between, from + at, part, stream_.get());
+    if (result == success) result = driver().copy(to + at, between, part, stream_.get());
     if (result != success) return result;
   }
   return success;

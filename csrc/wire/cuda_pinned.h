@@ -18,6 +18,9 @@ class PinnedWords {
 
   uint64_t* operator+(uint64_t index) { return words_ + index; }
 
+  // Leaves the memory to the GPU, which may still reach it.
+  void leave() { words_ = nullptr; }
+
  private:
   const Context context_ = current_context();
   uint64_t* words_;
@@ -27,14 +30,17 @@ class PinnedWords {
 // such a copy has every multiprocessor; to pinned memory and back it is copy engines that copy.
 class Detour {
  public:
-  Detour() : room_(bytes_at_once / 8) {}
+  // For copies in this stream, which outlives it.
+  explicit Detour(const UrgentStream& stream) : stream_(stream), room_(bytes_at_once / 8) {}
+  ~Detour();
 
-  // Puts a copy into a stream, the same one at each call. Any thread. Returns CUDA's error.
-  int copy(Address to, Address from, uint64_t bytes, Stream stream);
+  // Puts a copy into the stream. Any thread. Returns CUDA's error.
+  int copy(Address to, Address from, uint64_t bytes);
 
  private:
-  static constexpr uint64_t bytes_at_once = 256 << 10;
+  static constexpr uint64_t bytes_at_once = 1 << 20;
 
+  const UrgentStream& stream_;
   std::mutex mutex_;  // so that the stream has both halves one after the other
   PinnedWords room_;
 };

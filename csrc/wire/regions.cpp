@@ -60,7 +60,7 @@ void probe(uint32_t region, uint32_t peer, const Exported& e) {
 Regions::Regions(uint32_t rank, uint32_t size, std::string device)
     : rank_(rank), size_(size), device_(std::move(device)), table_(std::make_unique<std::atomic<Region*>[]>(most)) {}
 
-std::string Regions::add(uint32_t region, void* base, uint64_t bytes, bool here) {
+std::string Regions::add(uint32_t region, void* base, uint64_t bytes, bool on_device) {
   if (region >= most)
     throw Error(Kind::config,
                 "region " + std::to_string(region) + " does not exist; there are " + std::to_string(most));
@@ -70,16 +70,16 @@ std::string Regions::add(uint32_t region, void* base, uint64_t bytes, bool here)
   auto added = std::make_unique<Region>();
   added->base = static_cast<char*>(base);
   added->bytes = bytes;
-  added->here = here;
+  added->on_device = on_device;
   added->peers.resize(size_);
-  added->peers[rank_] = {added->base, uint64_t(uintptr_t(base)), bytes, getpid(), here};
+  added->peers[rank_] = {added->base, uint64_t(uintptr_t(base)), bytes, getpid(), on_device};
   table_[region].store(added.get(), std::memory_order_release);
   all_.push_back(std::move(added));
 
   std::ostringstream out;
   out << format << ' ' << getpid() << ' ' << memory::start_time(getpid()) << ' ' << uint64_t(uintptr_t(base)) << ' '
       << bytes << ' ' << memory::host_id();
-  if (here) out << ' ' << device_;
+  if (on_device) out << ' ' << device_;
   return out.str();
 }
 

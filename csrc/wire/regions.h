@@ -17,14 +17,14 @@ struct PeerRegion {
   char* mapped = nullptr;
   uint64_t address = 0;
   uint64_t bytes = 0;
-  pid_t pid = 0;      // 0 until it was imported
-  bool here = false;  // on this rank's device
+  pid_t pid = 0;           // 0 until it was imported
+  bool on_device = false;  // this rank's
 };
 
 struct Region {
   char* base;
   uint64_t bytes;
-  bool here;  // on this rank's device
+  bool on_device;  // this rank's
   std::vector<PeerRegion> peers;
 };
 
@@ -34,8 +34,8 @@ class Regions {
   // device  what this rank's is called on every rank; empty where none matters
   Regions(uint32_t rank, uint32_t size, std::string device = {});
 
-  // here  whether it is the device's memory
-  std::string add(uint32_t region, void* base, uint64_t bytes, bool here = false);
+  // on_device  whether it is memory of this rank's, and not of the host; another device's is not expected
+  std::string add(uint32_t region, void* base, uint64_t bytes, bool on_device = false);
   void import(uint32_t region, uint32_t peer, const std::string& exported, void* mapped);
   void remove(uint32_t region);
 

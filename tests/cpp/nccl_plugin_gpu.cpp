@@ -1,5 +1,6 @@
 // The RMA plugin's ways between GPUs, on a driver that is not there (fake/cuda.cpp): memory that is mapped by others and
 // memory that is not, signal words that only grow and those that are reset, all kinds mixed.
+#include <climits>
 #include <cstring>
 #include <deque>
 
@@ -20,6 +21,7 @@ const auto release = fake<void (*)(void*)>("fake_free");
 const auto live = fake<int (*)()>("fake_live");
 const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
 const auto run_kernels = fake<void (*)(int)>("fake_run");
+const auto refuse_copy = fake<void (*)(int)>("fake_refuse_copy");
 const auto copies = fake<int (*)()>("fake_copies");
 const auto streams = fake<int (*)()>("fake_streams");
 
@@ -421,7 +423,7 @@ CASE(copies_between_gpus_go_straight) {
     for (const size_t bytes : {size_t(4096), largest})
       for (int turn = 0; turn < 3; ++turn) {
         const int peers[] = {1, 2, 0},
-                  taken[] = {1, int(2 * (1 + bytes / (256 << 10))), int(2 * (1 + bytes / (256 << 10)))};
+                  taken[] = {1, int(2 * (1 + bytes / (1 << 20))), int(2 * (1 + bytes / (1 << 20)))};
         CHECK(r.barrier());
         const int before = copies();
         CHECK(r.barrier());
@@ -431,6 +433,24 @@ CASE(copies_between_gpus_go_straight) {
         CHECK_EQ(copies() - before, taken[turn]);
       }
   });
+}
+
+// By each half of the way within the GPU: of small ones, which the target's side copies, and of large ones.
+CASE(a_copy_to_oneself_that_is_refused_is_an_error) {
+  fails = true;
+  for (const size_t bytes : {size_t(4096), largest})
+    for (const int after : {0, 1})
+      with_gpus(1, [=](Rank& r) {
+        Window window(r, Memory::mapped, 2 * largest), signal(r, Memory::own, 8, abi::region_signal_never_reset);
+        void* request = nullptr;
+        refuse_copy(after);
+        const int result =
+            r.put_signal(window.region, 0, bytes, window.region, largest, 0, signal.region, 0, 1, &request);
+        CHECK(result != 0 || r.wait(request) != 0);
+        refuse_copy(INT_MAX);
+        CHECK_EQ(signal.word(0), 0u);
+      });
+  fails = false;
 }
 
 CHECK_MAIN

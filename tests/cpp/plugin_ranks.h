@@ -168,6 +168,9 @@ class Rank {
 // Called in each rank's thread first.
 inline void (*before_connect)(int rank) = nullptr;
 
+// Whether what the body does fails.
+inline bool fails = false;
+
 // Runs `body(rank)` in a thread per rank, connected.
 template <class Body>
 void with_ranks(int size, Body body, int contexts = 1) {
@@ -183,7 +186,7 @@ void with_ranks(int size, Body body, int contexts = 1) {
       if (!connected) return;
       body(rank);
       CHECK(rank.barrier());
-      CHECK(!rank.failed());
+      CHECK_EQ(rank.failed(), fails);
     });
   for (auto& thread : threads) thread.join();
 }

@@ -1,8 +1,10 @@
 // The cuda wire on a driver that is not there (fake/cuda.cpp), one rank sending to itself and to what would be peers' memory.
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <climits>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -30,6 +32,8 @@ const auto enter = fake<int (*)(void*)>("cuCtxSetCurrent");
 const auto entered = fake<int (*)(void**)>("cuCtxGetCurrent");
 const auto word_writes = fake<int (*)()>("fake_word_writes");
 const auto batches = fake<int (*)()>("fake_batches");
+const auto cut_batches = fake<void (*)(int)>("fake_cut_batches");
+const auto refuse_copy = fake<void (*)(int)>("fake_refuse_copy");
 const auto copies = fake<int (*)()>("fake_copies");
 const auto run_kernels = fake<void (*)(int)>("fake_run");
 const auto hold = fake<void (*)(void*)>("fake_hold");
@@ -38,7 +42,7 @@ const auto fail_words = fake<void (*)(int)>("fake_fail_words");
 const auto streams = fake<int (*)()>("fake_streams");
 
 constexpr uint32_t control = 0, data = 1;
-constexpr uint64_t bytes = 1 << 20;
+constexpr uint64_t bytes = 8 << 20;
 constexpr uint32_t most_ranks = 9;
 
 // Rank 0; all ranks' memory is this process's, on a GPU each, or on so many.
@@ -173,6 +177,54 @@ CASE(copies_that_are_posted_together_go_together) {
   }
 }
 
+// The first one's signal does not wait for the large one's bytes.
+CASE(what_comes_before_much_is_marked_before_it) {
+  for (const uint32_t gpus : {2, 1}) {
+    Job job({}, 2, gpus);
+    const Request both[2] = {job.put(1, 0, 8, true), job.put(2, 0, bytes, true)};
+    const int before = word_writes();
+    CHECK_EQ(job.endpoint->post(both, 2), 2u);
+    CHECK_EQ(job.await(2).size(), 2u);
+    CHECK_EQ(job.words[1][0], 2u);
+    CHECK_EQ(word_writes() - before, 2);
+  }
+}
+
+// A driver without batches, and one that ends them half-way.
+CASE(batches_that_are_refused_are_done_one_by_one) {
+  Job job({}, 3);
+  for (const int after : {-1, 0, 1, 7, 30}) {
+    cut_batches(after);
+    std::memset(job.memory[1], 0, bytes);
+    std::memset(job.memory[2], 0, bytes);
+    std::vector<Request> all;
+    for (uint64_t i = 0; i < 90; ++i) all.push_back(job.put(i, i * 2000, 1999, true, 1 + i % 2));
+    const uint64_t signals = job.words[1][0] + job.words[2][0];
+    CHECK_EQ(job.endpoint->post(all.data(), all.size()), all.size());
+    const std::vector<Completion> ended = job.await(all.size());
+    CHECK_EQ(ended.size(), all.size());
+    for (const Completion& c : ended) CHECK(c.code == Code::ok);
+    CHECK_EQ(job.words[1][0] + job.words[2][0] - signals, 90u);
+    for (const Request& r : all)
+      CHECK_EQ(std::memcmp(job.memory[r.peer] + r.remote_offset, job.mine + r.remote_offset, 1999), 0);
+  }
+  cut_batches(INT_MAX);
+}
+
+// By the stream itself where the place is even, and copied elsewhere.
+CASE(a_single_value_is_written) {
+  Job job;
+  for (const auto& [at, size, expected] : {std::array{8, 8, 0}, {4, 4, 0}, {4, 8, 1}, {2, 4, 1}, {8, 3, 1}}) {
+    const int copies_before = copies(), words_before = word_writes();
+    const Request r = job.value(1, uint64_t(at), uint64_t(size), 0x0807060504030201, 1);
+    CHECK_EQ(job.endpoint->post(&r, 1), 1u);
+    CHECK_EQ(job.await(1).size(), 1u);
+    CHECK_EQ(std::memcmp(job.theirs + at, &r.value, size_t(size)), 0);
+    CHECK_EQ(copies() - copies_before, expected);
+    CHECK_EQ(word_writes() - words_before, 2 - expected);  // one is the mark
+  }
+}
+
 // The copies of a batch are done in any order, as the contract has it, but for fences between them.
 CASE(a_fence_stands_between_copies_that_are_posted_together) {
   Job job({}, 7);
@@ -230,7 +282,7 @@ CASE(copies_within_a_gpu_need_no_kernel_to_end) {
     std::vector<Request> all;
     for (uint32_t peer = 0; peer < ranks; ++peer) {
       uint64_t at = bytes / 2 + 1;
-      for (const uint64_t size : {1, 8, 3001, 200001}) {
+      for (const uint64_t size : {1, 8, 3001, (1 << 20) + 7}) {
         all.push_back(job.put(0, at, size, true, peer));
         all.back().local_offset = turn * 7;
         all.push_back(job.put(0, turn * 7, size, false, peer));
@@ -267,17 +319,62 @@ CASE(copies_within_a_gpu_need_no_kernel_to_end) {
 
 CASE(copies_between_gpus_go_straight) {
   Job job({}, 3, 2);
-  const auto took = [&](uint32_t peer, uint64_t size) {
+  static char host[4096] = "memory of the host";
+  job.fabric->import_region(7, 0, job.fabric->add_region(7, host, sizeof(host)), host);
+  const auto took = [&](uint32_t peer, uint64_t size, uint32_t from = data) {
     const int before = copies();
     Request r = job.put(0, 0, size, true, peer);
     r.remote_offset = bytes / 2;
+    r.local_region = from;
     CHECK_EQ(job.endpoint->post(&r, 1), 1u);
     CHECK_EQ(job.await(1).size(), 1u);
+    CHECK_EQ(std::memcmp(job.memory[peer] + bytes / 2, from == data ? job.mine : host, size), 0);
     return copies() - before;
   };
   CHECK_EQ(took(1, bytes / 2), 1);
   CHECK_EQ(took(0, 1000), 2);
-  CHECK_EQ(took(2, (256 << 10) + 1), 4);
+  CHECK_EQ(took(2, (1 << 20) + 1), 4);
+  CHECK_EQ(took(0, 1000, 7), 1);
+  CHECK_EQ(took(2, 1000, 7), 1);
+}
+
+// Each half of a way within a GPU can be refused: that request fails alone.
+CASE(a_copy_within_a_gpu_that_is_refused_fails_alone) {
+  Job job({}, 2, 1);
+  for (const int after : {0, 1, 2, 3}) {
+    const uint64_t signals = job.words[1][0];
+    Request all[3] = {job.put(1, 0, 100, true), job.put(2, 1000, 100, true), job.put(3, 2000, 100, true)};
+    for (Request& r : all) r.remote_offset += bytes / 2;
+    refuse_copy(after);
+    CHECK_EQ(job.endpoint->post(all, 3), 3u);
+    const std::vector<Completion> ended = job.await(3);
+    CHECK_EQ(ended.size(), 3u);
+    for (const Completion& c : ended) {
+      const bool refused = c.token == 1u + uint32_t(after) / 2;
+      CHECK(c.code == (refused ? Code::remote : Code::ok) && c.detail == (refused ? 1u : 0u));
+    }
+    CHECK_EQ(job.words[1][0] - signals, 2u);
+  }
+}
+
+// A kernel that does not end may still have a copy wait when the wire is closed: what the copy needs stays.
+CASE(what_is_under_way_outlives_the_wire) {
+  Job job({}, 2, 1);
+  std::memset(job.theirs, 0, bytes);
+  Hold held(job.theirs);
+  const Request within = job.put(1, 0, 3000, false), value = job.value(2, 4000, 5, 0x0504030201, 1),
+                last = job.put(3, 4008, 8, false);
+  for (const Request& r : {within, value, last}) CHECK_EQ(job.endpoint->post(&r, 1), 1u);
+  usleep(20000);  // the first half has been done
+  job.endpoint.reset();
+  job.fabric.reset();
+  held.end();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const auto* word = reinterpret_cast<const uint64_t*>(job.theirs + 4008);
+  while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0 && std::chrono::steady_clock::now() < end) usleep(100);
+  CHECK_EQ(std::memcmp(job.theirs + 4008, job.mine + 4008, 8), 0);
+  CHECK_EQ(std::memcmp(job.theirs, job.mine, 3000), 0);
+  CHECK_EQ(job.theirs[4000], 1);
 }
 
 // Two threads have copies within the GPU in one stream, and so by one way.

@@ -182,7 +182,7 @@ class Backend(CudaBackend):
                 "set GIN_CONTEXTS to less"
             )
         nbytes = int(self._bindings.dev_comm_dtype.itemsize)
-        settles = config.contexts * job.size * 8
+        settles = config.contexts * 8
         at = -(-nbytes // 8) * 8
         self._state = DeviceMemory(self.platform.gpu, at + 16 + settles)
         words = self.control.handle.to_bytes(8, "little") + (self._state.address + at + 16).to_bytes(8, "little")

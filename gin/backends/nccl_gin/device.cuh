@@ -162,16 +162,20 @@ struct Backend {
   GIN_DEVICE static Status fence(impl::Channel channel) { return quiet(channel); }
 
   // NCCL promises settlement only through what a strong signal's observer sees. So each peer gets one, at an address, and
-  // its memory is read until the signal is there. All are asked before the first answer is waited for.
+  // its memory is read until as many are there as were counted here. All are asked before the first answer is waited for.
   GIN_DEVICE static Status quiet(impl::Channel channel) {
+    if (impl::failed(channel.comm))
+      return impl::failure(channel.comm);  // NCCL waits for room in its queues without end
+    const nccl::State& state = nccl::state(channel);
+    const uint64_t asked = channel.comm.layout().settle(channel.index, channel.comm.rank);
+    // Whoever counts after this has sent its signal after what is settled here, so that it may stand for this one's.
+    const uint64_t turn = impl::add_acq_rel(&state.settles[channel.index], 1) + 1;
     for (uint32_t peer = 0; peer < channel.comm.size; ++peer) {
-      impl::add_relaxed(settles(channel, peer), 1);
-      nccl::post_signal_at(nccl::state(channel).dev, channel.index, peer, nccl::state(channel).control,
-                           channel.comm.layout().settle(channel.index, channel.comm.rank));
+      nccl::post_signal_at(state.dev, channel.index, peer, state.control, asked);
       ask(channel, peer);
     }
     Status status;
-    for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) status = settle(channel, peer);
+    for (uint32_t peer = 0; peer < channel.comm.size && status.ok(); ++peer) status = settle(channel, peer, turn);
     return status;
   }
 
@@ -180,12 +184,7 @@ struct Backend {
   }
 
  private:
-  // How many signals the peer has been sent.
-  GIN_DEVICE static uint64_t* settles(impl::Channel channel, uint32_t peer) {
-    return &nccl::state(channel).settles[channel.index * channel.comm.size + peer];
-  }
-
-  // Reads how many of them have come.
+  // Reads how many of this rank's signals have settled at the peer.
   GIN_DEVICE static void ask(impl::Channel channel, uint32_t peer) {
     const nccl::State& state = nccl::state(channel);
     const ControlLayout layout = channel.comm.layout();
@@ -193,10 +192,9 @@ struct Backend {
                    state.control, layout.answer(channel.index, peer), 8);
   }
 
-  // Waits for all that have been sent, also by other threads, as they share the answer.
-  GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer) {
+  // Waits for the `turn`-th of them, of which the first read is under way.
+  GIN_DEVICE static Status settle(impl::Channel channel, uint32_t peer, uint64_t turn) {
     void* answer = channel.comm.control.local(channel.comm.layout().answer(channel.index, peer));
-    const uint64_t turn = impl::load_relaxed(settles(channel, peer));
     const impl::Subject subject{Operation::quiet, channel.index, int32_t(peer), 0};
     bool asked = true;
     return impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {

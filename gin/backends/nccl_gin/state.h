@@ -8,7 +8,7 @@ namespace gin::nccl {
 struct State {
   ncclDevComm dev;
   ncclWindow_t control;  // the control window, registered with strict ordering: settle words are signals at an address
-  uint64_t* settles;     // [contexts][size] how often this rank has asked each peer whether its puts have settled
+  uint64_t* settles;     // [contexts] how often this rank has asked its peers whether its puts have settled
 };
 
 #if defined(GIN_NCCL_DEV_COMM_BYTES)  // as the host has it

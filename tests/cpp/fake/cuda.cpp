@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <climits>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -34,9 +35,10 @@ struct Range {
 };
 
 std::mutex mutex;
-std::map<uint64_t, Range> device, pinned;  // by address
-std::atomic<int> live_streams{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0},
-    failing_words{0}, batches{0}, copies{0};
+// By address. Not given back: what is still there at the end is found by leak checkers.
+std::map<uint64_t, Range>&device = *new std::map<uint64_t, Range>, &pinned = *new std::map<uint64_t, Range>;
+std::atomic<int> live_streams{0}, under_way{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0},
+    failing_words{0}, batches{0}, batched{INT_MAX}, copies{0}, copies_left{INT_MAX};
 std::atomic<void*> held_back{nullptr};
 thread_local void* context = nullptr;
 
@@ -64,16 +66,16 @@ bool reached(uint64_t address, uint64_t bytes) {
 
 struct Stream {
   Stream() : worker([this] { run(); }) { ++live_streams; }
-  ~Stream() {
-    {
-      std::lock_guard<std::mutex> held(guard);
-      ending = true;
-    }
-    wake.notify_one();
-    worker.join();
+  // Does not wait for what is in it, which goes on.
+  void destroy() {
     --live_streams;
+    worker.detach();
+    std::lock_guard<std::mutex> held(guard);
+    ending = true;
+    wake.notify_one();
   }
   void put(std::function<void()> work) {
+    ++under_way;
     {
       std::lock_guard<std::mutex> held(guard);
       queue.push_back(std::move(work));
@@ -89,14 +91,17 @@ struct Stream {
     std::unique_lock<std::mutex> held(guard);
     for (;;) {
       wake.wait(held, [this] { return ending || !queue.empty(); });
-      if (queue.empty()) return;
+      if (queue.empty()) break;
       auto work = queue.front();
       held.unlock();
       if (random() % 8 == 0) usleep(random() % 200);
       work();
+      --under_way;
       held.lock();
       queue.pop_front();
     }
+    held.unlock();
+    delete this;
   }
   std::mutex guard;
   std::condition_variable wake;
@@ -180,7 +185,9 @@ API void fake_place(void* memory, int gpu) {
   std::lock_guard<std::mutex> held(mutex);
   device.find(uint64_t(uintptr_t(memory)))->second.gpu = gpu;
 }
+// Waits, as the driver does, for what may reach the memory.
 API void fake_free(void* memory) {
+  while (under_way > 0) usleep(100);
   std::lock_guard<std::mutex> held(mutex);
   auto found = device.find(uint64_t(uintptr_t(memory)));
   munmap(memory, found->second.bytes);
@@ -198,6 +205,10 @@ API void fake_break(int error) { broken = error; }
 API void fake_fail_words(int count) { failing_words = count; }
 API int fake_streams() { return live_streams; }
 API int fake_live() { return live_streams + live_mappings + live_pins; }
+// Batches end after so many copies, with an error; less than none: there are no batches.
+API void fake_cut_batches(int after) { batched = after; }
+// The copy after so many others is refused.
+API void fake_refuse_copy(int after) { copies_left = after; }
 API int fake_batches() { return batches; }          // of copies that streams were given
 API int fake_copies() { return copies; }            // that streams were given one by one
 API int fake_word_writes() { return word_writes; }  // that streams were given
@@ -219,7 +230,7 @@ API int cuStreamCreateWithPriority(void** out, unsigned, int) {
   *out = new Stream;
   return success;
 }
-API int cuStreamDestroy_v2(void* stream) { return delete &stream_of(stream), success; }
+API int cuStreamDestroy_v2(void* stream) { return stream_of(stream).destroy(), success; }
 API int cuStreamQuery(void* stream) {
   if (broken) return broken;
   return stream_of(stream).idle() ? success : not_ready;
@@ -232,6 +243,7 @@ API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
   ++copies;
   if (!context) return invalid;
   if (broken) return broken;
+  if (--copies_left == -1) return invalid;
   if (reached(from, bytes) && reached(to, bytes)) {
     stream_of(stream).put([=] { move(to, from, bytes); });
   } else if (reached(to, bytes)) {  // from memory that is not pinned: taken at once
@@ -249,18 +261,20 @@ API int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void* stream) {
 API int cuMemcpyBatchAsync_v2(const uint64_t* to, const uint64_t* from, const size_t* bytes, size_t count,
                               const Attributes* attributes, const size_t* first, size_t kinds, void* stream) {
   if (!context || count == 0 || kinds != 1 || *first != 0 || attributes->source_order != 1) return invalid;
+  if (attributes->flags != 1) return invalid;  // beside kernels
   if (broken) return broken;
+  if (batched < 0) return unsupported;
   for (size_t i = 0; i < count; ++i) {
     if (bytes[i] == 0) return invalid;
     if (!reached(from[i], bytes[i]) || !reached(to[i], bytes[i])) return illegal_address;
   }
   ++batches;
-  std::vector<std::array<uint64_t, 3>> copies;
-  for (size_t i = count; i-- > 0;) copies.push_back({to[i], from[i], bytes[i]});
+  std::vector<std::array<uint64_t, 3>> all;
+  for (size_t i = count; i-- > 0 && all.size() < size_t(batched);) all.push_back({to[i], from[i], bytes[i]});
   stream_of(stream).put([=] {
-    for (const auto& [target, source, size] : copies) move(target, source, size);
+    for (const auto& [target, source, size] : all) move(target, source, size);
   });
-  return success;
+  return all.size() == count ? success : invalid;
 }
 API int cuStreamWriteValue64_v2(void* stream, uint64_t to, uint64_t value, unsigned) {
   return write_word(stream, to, value, 8);

@@ -42,6 +42,10 @@ GIN_DEVICE uint64_t add_relaxed(uint64_t* word, uint64_t value) {
   return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_relaxed);
 }
 
+GIN_DEVICE uint64_t add_acq_rel(uint64_t* word, uint64_t value) {
+  return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_acq_rel);
+}
+
 // The next two as asm, because cuda::atomic_ref makes an atomic of them that brings an answer back and that asks first whether
 // the word is in shared memory, where none is.
 
