@@ -22,11 +22,6 @@ bool inside(uint64_t offset, uint64_t bytes, uint64_t region_bytes) {
 
 Address address_of(const void* pointer) { return Address(uintptr_t(pointer)); }
 
-bool is_gpu_memory(const void* pointer) {
-  const cuda::MemoryApi* api = cuda::memory_api();
-  return api && cuda::is_gpu_memory(*api, pointer);
-}
-
 // The GPU has few queues for its streams, eight by default, and a stream that shares one with a kernel waits for it.
 constexpr size_t most_streams = 4;
 
@@ -41,7 +36,7 @@ class Streams {
   Streams() = default;
   ~Streams() {
     for (const Stream& each : streams_)
-      if (each.stream.query() == cuda::not_ready)
+      if (!each.stream.drain())
         for (const auto& words : words_) words->leave();
   }
   Streams(const Streams&) = delete;
@@ -358,7 +353,7 @@ class CudaFabric final : public Fabric {
         queue_(queue) {}
 
   std::string add_region(uint32_t region, void* base, uint64_t bytes) override {
-    return regions_.add(region, base, bytes, is_gpu_memory(base));
+    return regions_.add(region, base, bytes, cuda::is_gpu_memory(*cuda::memory_api(), base));
   }
   void import_region(uint32_t region, uint32_t peer, const std::string& exported, void* mapped) override {
     if (!mapped)

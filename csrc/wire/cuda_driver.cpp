@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "error.h"
 
@@ -109,6 +111,16 @@ UrgentStream::UrgentStream() { check(driver().create_stream(&stream_, non_blocki
 UrgentStream::~UrgentStream() {
   const Visit visit(context_);
   driver().destroy_stream(stream_);
+}
+
+bool UrgentStream::drain() const {
+  constexpr auto patience = std::chrono::milliseconds(200);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (query() == not_ready) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
 }
 
 void WordWriter::write(uint32_t* word, uint32_t value) {

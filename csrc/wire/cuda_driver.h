@@ -81,6 +81,9 @@ class UrgentStream {
   // CUDA's error: success when everything in it has been done, not_ready when it is under way.
   int query() const { return driver().query_stream(stream_); }
 
+  // Waits a little for what is under way; false when it still is, as a kernel holds it up.
+  bool drain() const;
+
  private:
   const Context context_ = current_context();
   Stream stream_ = nullptr;

@@ -18,7 +18,7 @@ PinnedWords::~PinnedWords() {
 }
 
 Detour::~Detour() {
-  if (stream_.query() == not_ready) room_.leave();
+  if (!stream_.drain()) room_.leave();
 }
 
 int Detour::copy(Address to, Address from, uint64_t bytes) {

@@ -53,8 +53,8 @@ struct Channel {
   }
 };
 
-// Word 0 of `out` counts the elements that were wrong, word 1 the blocks that began an iteration; from word 8 on there is a start and an end in nanoseconds for each
-// block, kept iteration and part of the iteration.
+// Word 0 of `out` counts the elements that were wrong, word 1 the blocks that began an iteration; from word 8 on there is a
+// start and an end in nanoseconds for each block, kept iteration and part of the iteration.
 GIN_DEVICE void keep(const gin::Window& out, const Plan& plan, uint32_t round, uint64_t start, uint64_t end,
                      uint32_t part = 0, uint32_t parts = 1) {
   if (round < plan.warmup) return;

@@ -35,7 +35,7 @@ struct Range {
 };
 
 std::mutex mutex;
-// By address. Not given back: what is still there at the end is found by leak checkers.
+// By address. Never destroyed, so that leak checkers do not take what a wire has left to the GPU for lost: fake_pinned counts.
 std::map<uint64_t, Range>&device = *new std::map<uint64_t, Range>, &pinned = *new std::map<uint64_t, Range>;
 std::atomic<int> live_streams{0}, under_way{0}, live_mappings{0}, live_pins{0}, word_writes{0}, running{0}, broken{0},
     failing_words{0}, batches{0}, batched{INT_MAX}, copies{0}, copies_left{INT_MAX};
@@ -187,7 +187,10 @@ API void fake_place(void* memory, int gpu) {
 }
 // Waits, as the driver does, for what may reach the memory.
 API void fake_free(void* memory) {
-  while (under_way > 0) usleep(100);
+  for (int waited = 0; under_way > 0; ++waited) {
+    if (waited == 200000) abort();  // 20 s: what is under way does not end
+    usleep(100);
+  }
   std::lock_guard<std::mutex> held(mutex);
   auto found = device.find(uint64_t(uintptr_t(memory)));
   munmap(memory, found->second.bytes);
@@ -209,6 +212,10 @@ API int fake_live() { return live_streams + live_mappings + live_pins; }
 API void fake_cut_batches(int after) { batched = after; }
 // The copy after so many others is refused.
 API void fake_refuse_copy(int after) { copies_left = after; }
+API int fake_pinned() {  // pieces of host memory that the driver has given
+  std::lock_guard<std::mutex> held(mutex);
+  return int(pinned.size());
+}
 API int fake_batches() { return batches; }          // of copies that streams were given
 API int fake_copies() { return copies; }            // that streams were given one by one
 API int fake_word_writes() { return word_writes; }  // that streams were given
