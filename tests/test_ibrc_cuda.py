@@ -258,6 +258,7 @@ def test_what_did_not_open_closes(world):
     ],
 )
 def test_what_rdma_needs_of_a_gpu(dma_buf, peermem, ordering, refusal):
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: it names what a GPU is asked")
     answers = {"DMA_BUF_SUPPORTED": dma_buf, "GPU_DIRECT_RDMA_SUPPORTED": peermem, "WRITES_ORDERING": ordering}
     gpu: Any = SimpleNamespace(ordinal=3, name="H9")
     gpu.attribute = lambda which: next(value for name, value in answers.items() if which.name.endswith(name))
