@@ -28,15 +28,17 @@ GIN_DEVICE bool wait_for_room(impl::Channel channel, const Ring& ring, impl::Sub
   return impl::wait_for(channel.comm, subject, [&] { return finds_room(ring, end); }).ok();
 }
 
-// Waits until the slots may be written; false when that failed. One lane waits for all that reserved with it, unless the
-// ring is smaller than what they reserved.
+// Waits until the slots may be written; false when that failed. Where there is no room for all lanes that reserved together,
+// one of them waits for those in its ring, unless the ring is smaller than what lies between their first slot and their last.
 GIN_DEVICE bool enter(impl::Channel channel, const Ring& ring, impl::Subject subject, const Reservation& reserved,
                       uint64_t end) {
-  const bool together = reserved.group_end - reserved.group_first <= ring.depth;
-  const uint64_t last = together ? reserved.group_end : end;
+  if (!any_of(reserved.lanes, !has_room(ring, end, reserved.consumed))) return true;
+  const Group group = group_of(ring, reserved, end);
+  const bool together = group.end - group.first <= ring.depth;
+  const uint64_t last = together ? group.end : end;
   bool entered = has_room(ring, last, reserved.consumed);
-  if (!entered && (reserved.leader || !together)) entered = wait_for_room(channel, ring, subject, last);
-  return together ? reserved.share(entered) : entered;
+  if (!entered && (group.leader || !together)) entered = wait_for_room(channel, ring, subject, last);
+  return together ? group.share(entered) : entered;
 }
 
 // Puts an operation into the ring, waiting for room where there is none, and returns its ticket. When that wait fails

@@ -45,49 +45,27 @@ GIN_IBRC_HD uint64_t add_shared(uint64_t* word, uint64_t value) {
 }
 #endif
 
-// Slots of one thread, among those of the lanes of its warp that reserved in the same ring at the same time, by one atomic.
+// Slots that a thread has reserved.
 struct Reservation {
-  uint64_t first;                   // of this thread's slots
-  uint64_t group_first, group_end;  // of all lanes' slots
-  uint64_t consumed;                // the engine's word, as known before
-  uint32_t lanes;                   // those lanes
-  bool leader;                      // the first of them
-
-  // The leader's word, to all lanes, which are together again afterwards: their next operations share an atomic too.
-  GIN_IBRC_HD bool share(bool word) const {
-#if defined(__CUDA_ARCH__)
-    return __shfl_sync(lanes, word, __ffs(lanes) - 1);
-#else
-    return word;
-#endif
-  }
+  uint64_t first;
+  uint64_t consumed;  // the engine's word, as known before
+  uint32_t lanes;     // of the warp that reserved at the same time, in this ring or another
 };
 
 // Reserves `count` (1 or 2) consecutive slots. `meanwhile()` is done while the words of the ring are on their way.
+// Every lane has an atomic of its own, of which the compiler makes one for the warp where they are alike. A lane chosen here to
+// do it for all would be a branch, and the answer waited for at its end, before `meanwhile`.
 template <class Meanwhile>
 GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count, Meanwhile meanwhile) {
 #if defined(__CUDA_ARCH__)
-  const uint32_t lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
-  const uint32_t group = __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(ring.head));
-  const uint32_t doubles = __ballot_sync(group, count == 2);
-  const uint32_t leader = __ffs(group) - 1, before = group & ((1u << lane) - 1);
-  unsigned long long first = 0;
-  const uint64_t consumed = load_shared(ring.consumed_cache);
-  if (lane == leader) first = add_shared(ring.head, __popc(group) + __popc(doubles));
-  meanwhile();
-  first = __shfl_sync(group, first, leader);
-  return {first + __popc(before) + __popc(before & doubles),
-          first,
-          first + __popc(group) + __popc(doubles),
-          consumed,
-          group,
-          lane == leader};
+  const uint32_t lanes = __activemask();
 #else
+  const uint32_t lanes = 1;
+#endif
   const uint64_t consumed = load_shared(ring.consumed_cache);
   const uint64_t first = add_shared(ring.head, count);
   meanwhile();
-  return {first, first, first + count, consumed, 1, true};
-#endif
+  return {first, consumed, lanes};
 }
 
 GIN_IBRC_HD Reservation reserve(const Ring& ring, uint32_t count) {
@@ -109,6 +87,51 @@ GIN_IBRC_HD void refresh(const Ring& ring) {
 #else
   store_shared(ring.consumed_cache, load_acquire(&ring.progress->consumed));
 #endif
+}
+
+// Whether one of the lanes says so. They are together again afterwards, and so are their next operations.
+GIN_IBRC_HD bool any_of(uint32_t lanes, bool word) {
+#if defined(__CUDA_ARCH__)
+  return __any_sync(lanes, word);
+#else
+  (void)lanes;
+  return word;
+#endif
+}
+
+// The lanes that reserved in one ring at the same time, and from where to where their slots lie, with others' between them.
+struct Group {
+  uint64_t first, end;
+  uint32_t lanes;
+  bool leader;
+
+  // The leader's word, to all.
+  GIN_IBRC_HD bool share(bool word) const {
+#if defined(__CUDA_ARCH__)
+    return __shfl_sync(lanes, word, __ffs(lanes) - 1);
+#else
+    return word;
+#endif
+  }
+};
+
+// All lanes of the reservation ask. `end` is of the thread's own slots.
+GIN_IBRC_HD Group group_of(const Ring& ring, const Reservation& reserved, uint64_t end) {
+  Group group{reserved.first, end, reserved.lanes, true};
+#if defined(__CUDA_ARCH__)
+  const uint32_t lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) & 31;
+  group.lanes = __match_any_sync(reserved.lanes, reinterpret_cast<unsigned long long>(ring.head));
+  group.leader = lane == uint32_t(__ffs(group.lanes) - 1);
+  for (uint32_t rest = group.lanes; rest; rest &= rest - 1) {
+    const uint64_t others_first = __shfl_sync(group.lanes, reserved.first, __ffs(rest) - 1);
+    const uint64_t others_end = __shfl_sync(group.lanes, end, __ffs(rest) - 1);
+    if (others_first < group.first) group.first = others_first;
+    if (others_end > group.end) group.end = others_end;
+  }
+#else
+  (void)ring;
+#endif
+  return group;
 }
 
 // Whether the slots before the sequence `end` may be written, when those before `consumed` are free.

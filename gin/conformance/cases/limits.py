@@ -144,6 +144,42 @@ def _many(world: World, count: int, block: int) -> None:
     world.equal(dst.read(np.int32), source + world.left, "the target")
 
 
+MINGLED = r"""
+#include <gin/gin.cuh>
+// Neighbouring lanes use different contexts, and every third message adds something other than 1 to its signal.
+extern "C" __global__ void mingled(gin::Comm comm, gin::Window dst, int count) {
+  const uint32_t contexts = comm.contexts, mine = threadIdx.x % contexts;
+  const uint32_t right = (comm.rank + 1) % comm.size;
+  gin::Context net(comm, mine);
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    net.put_value(right, dst, 4 * i, 7 * i + int(comm.rank), gin::signal_add{0, uint64_t(i % 3 ? 1 : 5)});
+  }
+  if (threadIdx.x < contexts) {
+    uint64_t least = 0;
+    for (int i = 0; i < count; ++i) {
+      if (uint32_t(i % int(blockDim.x)) % contexts == mine) least += i % 3 == 0 ? 5 : 1;
+    }
+    net.wait(gin::thread, 0, least);
+  }
+}
+"""
+
+
+@case(
+    "limits.a_warp_in_several_queues",
+    promise="put_value",
+    kernel=(MINGLED, "mingled"),
+    ranks=(2,),
+    settings=SHALLOW,
+)
+def a_warp_in_several_queues(world: World) -> None:
+    """The lanes of a warp push what takes more room or less, each to one of several queues of four."""
+    count = 3000
+    dst = world.window(4 * count)
+    world.run(dst, count, block=96)
+    world.equal(dst.read(np.int32), 7 * np.arange(count, dtype=np.int32) + world.left, "the target")
+
+
 EVERYTHING = r"""
 #include <gin/gin.cuh>
 // All contexts, all peers and both directions at once; then everything is waited for.
