@@ -358,6 +358,7 @@ class Comm:
         flags |= _core.native_only if self.config.route == "native" else 0
         flags |= _core.mixed if self._backend.mixed and self.config.route != "native" else 0
         flags |= _core.peers_fail if self._platform.losses is not None else 0
+        flags |= _core.few if self.size <= _core.near_ranks else 0
         return flags
 
     def _pod(self) -> bytes:

@@ -137,7 +137,7 @@ def code_bytes(image: bytes) -> int:
 
 def entry_table(image: bytes) -> list[tuple[str, int, int]]:
     """What the module of SMALL says about its kernel's parameters, found by how that begins: 7 of them, Comm, Window."""
-    begin = re.escape(struct.pack("<II", 7, 0)) + b"...." + re.escape(struct.pack("<IIII", 8, 1, 32, 8))
+    begin = re.escape(struct.pack("<II", 7, 0)) + b"...." + re.escape(struct.pack("<IIII", 8, 1, 96, 8))
     found = re.search(begin, image, re.DOTALL)
     assert found is not None
     rows = struct.iter_unpack("<III", image[found.start() + 4 : found.start() + 4 + 12 * 7])
@@ -257,7 +257,7 @@ def test_both_compilers_describe_parameters_alike(compile_, compiler):
     rows = entry_table(image)
     assert [row[0] for row in rows] == ["comm", "window", "signed", "struct", "bool", "float", "pointer"]
     assert rows[1:] == [
-        ("window", 32, 8),
+        ("window", 96, 8),
         ("signed", 2, 2),
         ("struct", 16, 8),
         ("bool", 1, 1),
@@ -277,14 +277,15 @@ def test_errors_name_the_sources_own_lines_and_missing_kernels(compile_, compile
         compile_("int x;\n", "k", "ibrc_proxy", compiler, "sm_90")
 
 
-def test_the_benchmark_of_copies_compiles(tmp_path):
+@pytest.mark.parametrize("program", ["copies", "one_block"])
+def test_the_benchmarks_without_gin_compile(program, tmp_path):
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     if not Path(nvcc).exists():
         pytest.skip("nvcc is not installed")
-    source = Path(__file__).parents[1] / "benchmarks/copies.cu"
+    source = Path(__file__).parents[1] / f"benchmarks/{program}.cu"
     command = [nvcc, "-std=c++17", "-arch=sm_90", "-Werror=all-warnings", "-Xcompiler=-Wall,-Wextra,-Werror"]
     done = subprocess.run(
-        [*command, "-c", str(source), "-o", str(tmp_path / "copies.o")],
+        [*command, "-c", str(source), "-o", str(tmp_path / "program.o")],
         capture_output=True,
         text=True,
         errors="replace",

@@ -1,9 +1,10 @@
 // The plain-data handles of the device API, made in Python's hands as the bytes that a kernel takes.
 #include "gin/comm.h"
 
-#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
-#include <bit>
+#include <algorithm>
+#include <vector>
 
 #include "binding/binding.h"
 
@@ -22,8 +23,11 @@ nb::bytes bytes_of(const T& value) {
   return nb::bytes(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
-Window make_window(uint64_t base, uint64_t bytes, uint64_t handle, uint64_t peers) {
-  return {at<void>(base), bytes, handle, at<const PeerWindow>(peers)};
+Window make_window(uint64_t base, uint64_t bytes, uint64_t handle, uint64_t peers, const std::vector<uint64_t>& near) {
+  Window window{at<void>(base), bytes, handle, at<const PeerWindow>(peers), {}};
+  const size_t count = std::min<size_t>(near.size(), near_ranks);
+  std::transform(near.begin(), near.begin() + count, window.near, at<void>);
+  return window;
 }
 
 template <class T>
@@ -51,8 +55,9 @@ nb::bytes comm_bytes(const nb::dict& fields) {
   comm.counter = at<uint64_t>(field<uint64_t>(fields, "counter"));
   comm.counter_base = at<uint64_t>(field<uint64_t>(fields, "counter_base"));
   const auto control = nb::cast<nb::tuple>(fields["control"]);
-  comm.control = make_window(nb::cast<uint64_t>(control[0]), nb::cast<uint64_t>(control[1]),
-                             nb::cast<uint64_t>(control[2]), nb::cast<uint64_t>(control[3]));
+  comm.control =
+      make_window(nb::cast<uint64_t>(control[0]), nb::cast<uint64_t>(control[1]), nb::cast<uint64_t>(control[2]),
+                  nb::cast<uint64_t>(control[3]), nb::cast<std::vector<uint64_t>>(control[4]));
   comm.backend = at<const void>(field<uint64_t>(fields, "backend"));
   return bytes_of(comm);
 }
@@ -63,11 +68,13 @@ void register_comm(nb::module_& m) {
   m.def("comm_bytes", &comm_bytes, nb::arg("fields"), "gin::Comm from its fields by name; addresses as integers.");
   m.def(
       "window_bytes",
-      [](uint64_t base, uint64_t bytes, uint64_t handle, uint64_t peers) {
-        return bytes_of(make_window(base, bytes, handle, peers));
+      [](uint64_t base, uint64_t bytes, uint64_t handle, uint64_t peers, const std::vector<uint64_t>& near) {
+        return bytes_of(make_window(base, bytes, handle, peers, near));
       },
-      nb::arg("base"), nb::arg("bytes"), nb::arg("handle"), nb::arg("peers"),
-      "gin::Window; `peers` is the address of one (pointer, bytes) pair of 64-bit words per rank.");
+      nb::arg("base"), nb::arg("bytes"), nb::arg("handle"), nb::arg("peers"), nb::arg("near"),
+      "gin::Window; `peers` is the address of one (pointer, bytes) pair of 64-bit words per rank, `near` the pointers "
+      "of the "
+      "first near_ranks ranks.");
   m.def(
       "control_bytes",
       [](uint32_t contexts, uint32_t ids, uint32_t size) { return ControlLayout{contexts, ids, size}.bytes(); },
@@ -77,6 +84,8 @@ void register_comm(nb::module_& m) {
   m.attr("all_direct") = +Comm::all_direct;
   m.attr("mixed") = +Comm::mixed;
   m.attr("peers_fail") = +Comm::peers_fail;
+  m.attr("few") = +Comm::few;
+  m.attr("near_ranks") = near_ranks;
 }
 
 }  // namespace gin::binding

@@ -38,8 +38,11 @@ Setup read_setup(const nb::dict& fields) {
   setup.contexts = nb::cast<uint32_t>(fields["contexts"]);
   setup.ids = nb::cast<uint32_t>(fields["ids"]);
   const auto control = nb::cast<nb::tuple>(fields["control"]);
-  setup.control = {at<void>(nb::cast<uint64_t>(control[0])), nb::cast<uint64_t>(control[1]),
-                   nb::cast<uint64_t>(control[2]), at<const PeerWindow>(nb::cast<uint64_t>(control[3]))};
+  setup.control = {at<void>(nb::cast<uint64_t>(control[0])),
+                   nb::cast<uint64_t>(control[1]),
+                   nb::cast<uint64_t>(control[2]),
+                   at<const PeerWindow>(nb::cast<uint64_t>(control[3])),
+                   {}};
   setup.record = nb::cast<uint64_t>(fields["record"]);
   setup.failed = nb::cast<uint64_t>(fields["failed"]);
   setup.timeout_ns = nb::cast<uint64_t>(fields["timeout_ns"]);
@@ -135,7 +138,7 @@ class Nccl {
 
   // The library's name for a region; valid as long as this object.
   uint64_t window(uint32_t region, uint64_t base, uint64_t bytes, uint64_t peers) {
-    const Window window = near({at<void>(base), bytes, 0, at<const PeerWindow>(peers)});
+    const Window window = near({at<void>(base), bytes, 0, at<const PeerWindow>(peers), {}});
     windows_.push_back(std::make_unique<ncclWindow_vidmem>(ncclWindow_vidmem{region, window}));
     return reinterpret_cast<uint64_t>(windows_.back().get());
   }

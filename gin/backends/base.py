@@ -71,9 +71,10 @@ class Region:
         return [int(row[1]) for row in self.peers]
 
     @property
-    def fields(self) -> tuple[int, int, int, int]:
-        """(base, bytes, handle, peers), the fields of gin::Window."""
-        return self.address, self.nbytes, self.handle, self.table or self.peers.ctypes.data
+    def fields(self) -> tuple[int, int, int, int, list[int]]:
+        """(base, bytes, handle, peers, near), the fields of gin::Window."""
+        near: list[int] = self.peers[: _core.near_ranks, 0].tolist()
+        return self.address, self.nbytes, self.handle, self.table or self.peers.ctypes.data, near
 
     def pod(self) -> bytes:
         """gin::Window."""

@@ -114,7 +114,8 @@ class Job {
     char* places[3] = {rank.control, rank.control + control_bytes, rank.control + control_bytes + bytes_};
     const uint64_t sizes[3] = {control_bytes, bytes_, bytes_};
     for (int i = 0; i < 3; ++i) rank.peers[i].assign(size, {nullptr, sizes[i]});
-    for (int i = 0; i < 2; ++i) rank.windows[i] = {places[i + 1], bytes_, uint64_t(i + 1), rank.peers[i + 1].data()};
+    for (int i = 0; i < 2; ++i)
+      rank.windows[i] = {places[i + 1], bytes_, uint64_t(i + 1), rank.peers[i + 1].data(), {}};
     Comm& comm = rank.comm;
     const uint64_t words = uint64_t(layout.contexts) * (2 * signals + 2 * barriers + 2 * counters);
     rank.words.assign(words, 0);
@@ -136,7 +137,7 @@ class Job {
     comm.entered = take(2 * barriers);
     comm.counter = take(counters);
     comm.counter_base = take(counters);
-    comm.control = {rank.control, control_bytes, 0, rank.peers[0].data()};
+    comm.control = {rank.control, control_bytes, 0, rank.peers[0].data(), {}};
     comm.max_message = rank.fabric->max_message();
     if (backend == "nvshmem") {
       rank.fabric->add_region(0, rank.control, control_bytes + 2 * bytes_);

@@ -13,12 +13,17 @@ struct PeerWindow {
   uint64_t bytes;  // the window's size on that peer
 };
 
+constexpr uint32_t near_ranks = 8;  // of which a window's value has the pointers itself
+
 // Registered memory: one per rank, sizes may differ by rank. A place in it is (window, byte offset).
 struct Window {
   void* base;               // this rank's memory
   uint64_t bytes;           // its size on this rank
   uint64_t handle;          // the backend's name for it
   const PeerWindow* peers;  // one entry per rank, in device-readable memory
+  // peers[rank].pointer of the first ranks. A kernel's parameters are in constant memory; `peers` has to be looked up anew in
+  // the second-level cache after every acquire.
+  void* near[near_ranks];
 
   // This rank's own memory at a byte offset.
   GIN_HD void* local(uint64_t offset = 0) const { return static_cast<char*>(base) + offset; }
@@ -50,6 +55,7 @@ struct Comm {
   static constexpr uint32_t all_direct = 2;   // every rank loads and stores every window of every rank
   static constexpr uint32_t mixed = 4;        // some window of a directly reachable peer is not itself reachable
   static constexpr uint32_t peers_fail = 8;   // on_peer_failure=peer: the loss of a peer is not the job's failure
+  static constexpr uint32_t few = 16;         // at most near_ranks ranks
 
   uint32_t rank, size;
   uint32_t contexts, signals, counters, barriers;

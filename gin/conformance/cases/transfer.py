@@ -116,7 +116,7 @@ def every_length(world: World, get: bool, scope: int) -> None:
     world.barrier()
 
 
-@case("transfer.every_peer", promise="rule 5", kernel=(PUT, "put"), ranks=(2, 3, 5), least=1, hostile=True)
+@case("transfer.every_peer", promise="rule 5", kernel=(PUT, "put"), ranks=(2, 3, 5, 8, 9), least=1, hostile=True)
 def every_peer(world: World) -> None:
     """Every rank is a legal peer of every rank, itself included."""
     for shift in range(world.size):

@@ -14,10 +14,26 @@ struct Subject {
   uint32_t id;
 };
 
-// Where the host says that a place of a peer is mapped here, or nullptr. One load.
+// One of the window's own pointers, by the bits of the rank: what is indexed a compiler keeps in memory.
+GIN_DEVICE void* near_pointer(const Window& window, uint32_t peer) {
+  static_assert(near_ranks == 8, "gin: three bits");
+  const auto pick = [](bool high, void* one, void* other) { return high ? one : other; };
+  void* pairs[4];
+  GIN_UNROLLED for (uint32_t i = 0; i < 4; ++i) pairs[i] = pick(peer & 1, window.near[2 * i + 1], window.near[2 * i]);
+  return pick(peer & 4, pick(peer & 2, pairs[3], pairs[2]), pick(peer & 2, pairs[1], pairs[0]));
+}
+
+// Where the host says that a place of a peer is mapped here, or nullptr.
 GIN_DEVICE void* mapped(Channel channel, const Window& window, uint64_t offset, uint32_t peer) {
-  void* base = peer == channel.comm.rank ? window.base : platform::load_constant(&window.peers[peer].pointer);
-  return base ? static_cast<char*>(base) + offset : nullptr;
+  const Comm& comm = channel.comm;
+  const bool everywhere = comm.has(Comm::all_direct) && !comm.has(Comm::mixed);
+  void* base = window.base;
+  if (comm.has(Comm::few)) {
+    if (everywhere || peer != comm.rank) base = near_pointer(window, peer);
+  } else if (peer != comm.rank) {
+    base = platform::load_constant(&window.peers[peer].pointer);
+  }
+  return everywhere || base ? static_cast<char*>(base) + offset : nullptr;
 }
 
 GIN_DEVICE bool failed(const Comm& comm) { return load_relaxed(comm.failed) != 0; }

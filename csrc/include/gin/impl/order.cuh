@@ -64,9 +64,9 @@ GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index, bool drai
   store_relaxed(entered, turn);
   const uint32_t members = team.members(comm), word = barrier_word(comm, index, turn & 1);
   const uint32_t me = team.member(comm.rank);
-  fence_system();
+  fence_release();  // once: each would wait until the signal before it has arrived
   for (uint32_t i = 1; i <= members; ++i) {
-    send_signal(channel, team.world((me + i) % members), Signal{true, drain, word, 1});
+    send_released(channel, team.world((me + i) % members), Signal{true, drain, word, 1});
   }
   return await_barrier(channel, team, index, word, -1, members * ((turn + (turn & 1)) / 2));
 }
@@ -81,8 +81,8 @@ GIN_DEVICE Status disseminate(Channel channel, Team team, uint32_t index) {
   Status status;
   uint32_t word = barrier_word(comm, index, 2);
   for (uint32_t distance = 1; distance < members && status.ok(); distance *= 2, ++word) {
-    fence_system();
-    send_signal(channel, team.world((me + distance) % members), Signal{true, false, word, 1});
+    fence_release();
+    send_released(channel, team.world((me + distance) % members), Signal{true, false, word, 1});
     const uint32_t before = team.world((me + members - distance) % members);
     status = await_barrier(channel, team, index, word, int32_t(before), turn);
   }

@@ -23,7 +23,7 @@ GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal, uint6
   if (word || never_native(channel.comm)) {
     add_release(word, signal.add);
   } else {
-    if (channel.comm.has(Comm::mixed)) fence_system();
+    if (channel.comm.has(Comm::mixed)) fence_release();
     Backend::signal(channel, peer, signal);
   }
 }
@@ -37,6 +37,16 @@ GIN_DEVICE uint64_t* direct_word(Channel channel, uint32_t peer, Signal signal) 
 
 GIN_DEVICE void send_signal(Channel channel, uint32_t peer, Signal signal) {
   send_signal(channel, peer, signal, direct_word(channel, peer, signal));
+}
+
+// The same after a fence of the caller's, which then stands for all the signals that follow it.
+GIN_DEVICE void send_released(Channel channel, uint32_t peer, Signal signal) {
+  uint64_t* word = direct_word(channel, peer, signal);
+  if (word || never_native(channel.comm)) {
+    add_released(word, signal.add);
+  } else {
+    Backend::signal(channel, peer, signal);
+  }
 }
 
 // A signal's two words of this rank, before anything is taken off.

@@ -30,8 +30,9 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
   }
   platform::tell(platform::NoteKind::wait_begins, subject.operation, subject.context, subject.id, least, timeout_ns);
   platform::Waiting waiting(subject.operation, subject.id, least);
+  static_assert(platform::polls_per_clock % platform::polls_per_failure == 0);
   uint64_t start = 0;
-  for (uint32_t polls = 1; value < least; ++polls) {
+  for (uint32_t polls = 1; value < least;) {
     if (polls % platform::polls_per_failure == 0) {
       if (failed(comm)) return failure(comm);
       if (gone()) {
@@ -48,8 +49,8 @@ GIN_DEVICE Status wait_until(const Comm& comm, Subject subject, uint64_t least, 
         return fail(comm, Code::timeout, subject, least, value, timeout_ns);
       }
     }
-    waiting.poll();
-    value = seen();
+    // A loop of its own, of few instructions: they stand between the word's change and its being seen.
+    for (uint32_t looks = waiting.pause(polls); looks && value < least; --looks, ++polls) value = seen();
   }
   met(subject, least, value);
   return {};

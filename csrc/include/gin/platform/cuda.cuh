@@ -8,6 +8,8 @@
 
 namespace gin::platform {
 
+constexpr uint32_t polls_per_clock = 64, polls_per_failure = 16;
+
 // A wait in progress. Long ones look less often: thousands of looks at one word keep its writer from writing it, above all
 // across PCIe, where the words of flush and quiet lie. Short ones, whose latency counts, are not delayed.
 class Waiting {
@@ -15,14 +17,16 @@ class Waiting {
   GIN_DEVICE Waiting(Operation operation, uint32_t, uint64_t)
       : far_(operation != Operation::wait && operation != Operation::barrier) {}
 
-  GIN_DEVICE void poll() {
+  // After so many looks; how many may follow at once.
+  GIN_DEVICE uint32_t pause(uint32_t polls) const {
     constexpr uint32_t eager_near = 128, eager_far = 16;  // looks, of half a microsecond and of one
-    if (++looks_ > (far_ ? eager_far : eager_near)) __nanosleep(far_ ? 4000 : 500);
+    if (polls < (far_ ? eager_far : eager_near)) return polls_per_failure - polls % polls_per_failure;
+    __nanosleep(far_ ? 4000 : 500);
+    return 1;
   }
 
  private:
   const bool far_;
-  uint32_t looks_ = 0;
 };
 
 GIN_DEVICE uint64_t clock_ns() {
@@ -32,8 +36,6 @@ GIN_DEVICE uint64_t clock_ns() {
 }
 
 GIN_DEVICE void overdue() {}
-
-constexpr uint32_t polls_per_clock = 64, polls_per_failure = 16;
 
 // What the host wrote before the kernel and nobody writes while it runs. The compiler may keep it in a register across
 // acquires, each of which would otherwise cost a way to the second-level cache.

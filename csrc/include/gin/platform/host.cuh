@@ -8,7 +8,7 @@
 
 namespace gin::platform {
 
-// A wait in progress, which a report of where the kernel's threads stand names. poll() lets other threads run.
+// A wait in progress, which a report of where the kernel's threads stand names.
 class Waiting : public host::Waiting {
  public:
 #if defined(GIN_SIM)
@@ -17,6 +17,12 @@ class Waiting : public host::Waiting {
 #else
   GIN_DEVICE Waiting(Operation operation, uint32_t id, uint64_t least) : host::Waiting(text(operation), id, least) {}
 #endif
+
+  // Lets other threads run; how many looks may follow at once.
+  GIN_DEVICE uint32_t pause(uint32_t) {
+    poll();
+    return 1;
+  }
 
  private:
 #if defined(GIN_SIM)
