@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import gin.ranks
+from gin import _core
 from gin.bench import binding, conditions, gpus, results
 from gin.bench.lanes import signals_for
 from gin.bench.measure import Session, Taken, channels_of, heap_bytes, share
 from gin.bench.plan import RAW, Plan, Shape
 from gin.config import Config
-from gin.errors import ConfigError, Error, UnsupportedError
+from gin.errors import ConfigError, Error, OutOfMemoryError, UnsupportedError
 from gin.layout import barrier_rounds
 from gin.scratch import scratch_folder
+from gin.sim import simulated
 
 Event = dict[str, Any]
 Sink = Callable[[Event], None]
@@ -41,6 +43,7 @@ def run(plan: Plan, sink: Sink) -> None:
     tell: Sink = sink if ranks.rank == 0 else _nobody
     with contextlib.ExitStack() as stack:
         try:
+            _require_memory(plan, ranks.size, ranks.local_size)
             sessions = _open(plan, ranks.size, stack, tell)
             points = _points(plan, sessions, tell)
             clock = sessions[0].clock()
@@ -149,6 +152,24 @@ def _settings(plan: Plan, ranks: int) -> dict[str, Any]:
         if need > getattr(config, name):
             wanted[name] = need
     return wanted
+
+
+def _require_memory(plan: Plan, size: int, local_size: int) -> None:
+    """Raises OutOfMemoryError where the windows of all communicators do not fit on this host together.
+
+    Each would fit alone: they take memory where they are written first, when nobody is asked any more.
+    """
+    platform = Config.from_sources(platform=plan.platform).platform
+    if platform in ("cuda", "sim") or simulated():
+        return
+    communicators = len(plan.backends) * len(plan.routes)
+    need = heap_bytes(plan, size) * communicators * local_size
+    have, limit = _core.available_memory()
+    if need > have:
+        raise OutOfMemoryError(
+            f"the windows of {local_size} ranks and {communicators} backends and routes take {need} bytes together, and "
+            f"{have} are available by {limit}; measure smaller messages, or fewer backends or routes at once"
+        )
 
 
 def _open(plan: Plan, ranks: int, stack: contextlib.ExitStack, tell: Sink) -> list[Session]:

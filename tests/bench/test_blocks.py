@@ -130,3 +130,11 @@ def test_what_has_no_room_is_refused_before_anything_is_measured() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "40 blocks of 1024 threads begin" in done.stderr, done.stdout + done.stderr
     assert "rate Mmsg/s" not in done.stdout
+
+
+def test_windows_that_do_not_fit_together_are_refused_before_any_is_written() -> None:
+    each = gin._core.available_memory()[0] // 8  # a window of it fits, and there are twelve pairs
+    command = [sys.executable, "-P", "-m", "gin", "bench", "latency", "--ranks", "2", "-b", str(each), "-e", str(each)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "6 backends and routes take" in done.stderr, done.stdout + done.stderr
+    assert "MemAvailable" in done.stderr or "control group" in done.stderr
