@@ -102,6 +102,24 @@ def test_what_is_no_group_is_refused_with_a_sentence_and_its_line():
     assert sum(sentence in line for line in lines[1:]) == len(GROUPS)
 
 
+@pytest.mark.parametrize(
+    ("actions", "sentence"),
+    [
+        (
+            "gin::counter_inc{0}",
+            "gin: the remote action is none, signal_inc, signal_add, or ordered(one of these); a counter is",
+        ),
+        ("gin::none, gin::signal_inc{0}", "gin: the local action is none or counter_inc; signals are remote actions"),
+    ],
+)
+def test_an_action_in_the_other_ones_place_is_refused_with_a_sentence(actions, sentence):
+    def body(comm):
+        comm.compile(f"{HEAD} net.put(gin::thread, 0, w, 0, w, 8, 8, {actions}); }}", "k")
+
+    with pytest.raises(gin.CompileError, match=re.escape(sentence)):
+        ONE.run(1, body)
+
+
 def test_a_group_of_the_users_own_says_that_it_is_one():
     own = "struct Lone : gin::Thread {};\ntemplate <> struct gin::is_coop<Lone> { static constexpr bool value = true; };\n"
     source = HEAD.replace("extern", own + "extern", 1) + "net.put(Lone{}, 0, w, 0, w, 8, 8); net.flush(Lone{}); }"

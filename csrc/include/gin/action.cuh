@@ -62,11 +62,25 @@ GIN_DEVICE Signal to_signal(Ordered<Action> action) {
   signal.ordered = true;
   return signal;
 }
+template <class Other>
+GIN_DEVICE Signal to_signal(Other) {
+  static_assert(
+      sizeof(Other) == 0,
+      "gin: the remote action is none, signal_inc, signal_add, or ordered(one of these); a counter is the local "
+      "action, which comes after it: gin::none, gin::counter_inc{id}");
+  return to_signal(none);
+}
 
 // A local action likewise: the counter's id, or no_counter.
 constexpr uint32_t no_counter = 0xffffffffu;
 GIN_DEVICE uint32_t to_counter(None) { return no_counter; }
 GIN_DEVICE uint32_t to_counter(counter_inc action) { return action.id; }
+template <class Other>
+GIN_DEVICE uint32_t to_counter(Other) {
+  static_assert(sizeof(Other) == 0,
+                "gin: the local action is none or counter_inc; signals are remote actions, in front of it");
+  return no_counter;
+}
 
 }  // namespace impl
 }  // namespace gin
