@@ -359,6 +359,33 @@ def test_the_command_fails_when_a_case_does_and_says_when_nothing_can_run():
     assert status == 3 and "0 passed, 0 failed, 0 refused" in out
 
 
+def test_without_a_gpu_everything_is_refused_and_the_command_says_that_nothing_ran():
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gin",
+        "conformance",
+        "--platform",
+        "cuda",
+        "--ranks",
+        "2",
+        "--backend",
+        "ibrc_proxy",
+    ]
+    command += [
+        "--case",
+        "comm.ranks_that_disagree",
+        "--case",
+        "transfer.every_peer",
+        "--case",
+        "refusal.atomics_out_of_range",
+    ]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=environment)
+    assert done.returncode == 3 and "0 failed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

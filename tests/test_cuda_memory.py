@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gin.errors import UnsupportedError
 from gin.platforms import cuda_memory
 from gin.platforms.cuda_memory import DeviceMemory, Gpu, PeerMemory, PinnedMemory
 
@@ -118,3 +119,8 @@ def test_what_was_never_allocated_is_not_given_back(gpu):
         memory = owner(kind, gpu)
         del memory
     assert not gpu._cu.calls
+
+
+def test_a_package_that_is_missing_is_what_this_machine_cannot_do():
+    with pytest.raises(UnsupportedError, match=r"needs the package no\.such\.package.*pip install 'gin\[cuda13\]'"):
+        cuda_memory.library("no.such.package")

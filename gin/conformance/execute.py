@@ -93,7 +93,8 @@ def execute(job: Job, case: Case, place: Place, comm: Comm | None, tidier: Tidie
             load(world, case.kernels)
         case.function(world, **case.arguments)
     except (UnsupportedError, CompileError) as error:
-        if _names(error, lacking) or (isinstance(error, UnsupportedError) and case.opens and not case.needs):
+        unopened = isinstance(error, UnsupportedError) and case.opens and not _names(error, case.needs)
+        if _names(error, lacking) or unopened:
             answer.refused = _refusal(error, lacking)
         else:
             claims = f"the backend claims {' and '.join(case.needs)}, but: " if case.needs else ""

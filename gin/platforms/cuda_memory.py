@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from gin.errors import ArgumentError, ConfigError, Error, KernelError, OutOfMemoryError, UnsupportedError
+from gin.errors import ArgumentError, Error, KernelError, OutOfMemoryError, UnsupportedError
 
 __all__ = [
     "EXTRA",
@@ -38,11 +38,11 @@ EXTRA = "pip install 'gin[cuda13]'"
 
 
 def library(name: str) -> Any:
-    """A Python package that the cuda platform needs. Raises ConfigError that names the extra when it is not there."""
+    """A Python package that the cuda platform needs. Raises UnsupportedError that names the extra when it is not there."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(
+        raise UnsupportedError(
             f"the cuda platform needs the package {name}, which does not load ({error}); {EXTRA}"
         ) from None
 
