@@ -114,6 +114,42 @@ def a_thousand(world: World, drain: bool, rounds: int) -> None:
     through(world, rounds=rounds, drain=drain, nap=NAP)
 
 
+THIRD = r"""
+#include <gin/gin.cuh>
+// The first rank sends to the second, and the last one reads there what it cannot have been told of.
+extern "C" __global__ void third(gin::Comm comm, gin::Window dst, gin::Window src, gin::Window wrong, int words,
+                                 int rounds) {
+  gin::Context net(comm);
+  int* values = static_cast<int*>(src.local());
+  for (int round = 1; round <= rounds; ++round) {
+    if (net.rank() == 0) {
+      for (int i = threadIdx.x; i < words; i += blockDim.x) values[i] = round * 1000 + i;
+      net.put(gin::block, 1, dst, 0, src, 0, words * sizeof(int));
+    }
+    if (!net.barrier(gin::block).ok()) return;
+    if (net.rank() == net.size() - 1) {
+      net.get(gin::block, 1, dst, 0, src, 0, words * sizeof(int));
+      net.flush(gin::block);
+      for (int i = threadIdx.x; i < words; i += blockDim.x) {
+        if (values[i] != round * 1000 + i) atomicAdd(static_cast<int*>(wrong.local()), 1);
+      }
+    }
+    if (!net.barrier(gin::block).ok()) return;
+  }
+}
+"""
+
+
+@case("barrier.drains_for_others", promise="barrier", kernel=(THIRD, "third"), ranks=(3,), least=3, hostile=True)
+def drains_for_others(world: World) -> None:
+    """With drain, what a rank sent to another is there for a third one that reads it behind the barrier."""
+    words = 513
+    dst, src, wrong = world.window(words * 4), world.window(words * 4), world.window(4)
+    world.run(dst, src, wrong, words, 20, block=64)
+    world.equal(wrong.read(np.int32), 0, "elements that the last rank found wrong")
+    world.barrier()
+
+
 @case(
     "barrier.of_nine",
     promise="barrier",

@@ -55,9 +55,17 @@ GIN_DEVICE Status await_barrier(Channel channel, Team team, uint32_t index, uint
       [&] { return raw_signal(channel, word); }, [&] { return misses_a_member(channel.comm, team); });
 }
 
+// What this context sent has settled before any member is told of this rank: an ordered signal to each would cover what went to
+// that member alone, and not what another one is to read there.
+GIN_DEVICE Status drained(Channel channel) {
+  if (never_native(channel.comm)) return {};
+  static_assert(Backend::quiet_supported, "gin: barrier drains by quiet, which this backend does not have");
+  return Backend::quiet(channel);
+}
+
 // Everybody signals everybody, itself included. Turns make the count exact: a member can only be one barrier ahead, and then
-// it adds to the other word. Ordered signals drain, because each covers what its sender put here.
-GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index, bool drain) {
+// it adds to the other word.
+GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index) {
   const Comm& comm = channel.comm;
   uint64_t* entered = &comm.entered[2 * (uint64_t(channel.index) * comm.barriers + index)];
   const uint64_t turn = load_relaxed(entered) + 1;
@@ -66,12 +74,12 @@ GIN_DEVICE Status exchange(Channel channel, Team team, uint32_t index, bool drai
   const uint32_t me = team.member(comm.rank);
   fence_release();  // once: each would wait until the signal before it has arrived
   for (uint32_t i = 1; i <= members; ++i) {
-    send_released(channel, team.world((me + i) % members), Signal{true, drain, word, 1});
+    send_released(channel, team.world((me + i) % members), Signal{true, false, word, 1});
   }
   return await_barrier(channel, team, index, word, -1, members * ((turn + (turn & 1)) / 2));
 }
 
-// ceil(log2(members)) rounds of one signal each. Drains only direct stores, which every round's release passes on.
+// ceil(log2(members)) rounds of one signal each. Every round's release passes on the direct stores of those before.
 GIN_DEVICE Status disseminate(Channel channel, Team team, uint32_t index) {
   const Comm& comm = channel.comm;
   uint64_t* entered = &comm.entered[2 * (uint64_t(channel.index) * comm.barriers + index) + 1];
@@ -187,10 +195,12 @@ GIN_DEVICE Status Context::barrier(Coop coop, Team team, uint32_t index, bool dr
   if (coop.leader()) {
     if (!impl::check_barrier(channel(), team, index)) {
       status = impl::failure(comm_);
-    } else if (team.members(comm_) <= impl::exchange_members || (drain && !impl::never_native(comm_))) {
-      status = impl::exchange(channel(), team, index, drain);
     } else {
-      status = impl::disseminate(channel(), team, index);
+      if (drain) status = impl::drained(channel());
+      if (status.ok()) {
+        status = team.members(comm_) <= impl::exchange_members ? impl::exchange(channel(), team, index)
+                                                               : impl::disseminate(channel(), team, index);
+      }
     }
   }
   return impl::share(coop, status);
