@@ -7,6 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
+#include <thread>
+
 #include "binding/binding.h"
 #include "error.h"
 #include "proxy/ring_rate.h"
@@ -147,6 +150,15 @@ void make_proxy(proxy::Proxy* self, std::shared_ptr<wire::Fabric> fabric, const 
                           proxy_options);
 }
 
+bool await_settled(const proxy::Proxy& p, double seconds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (!p.settled()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
 nb::bytes rings(const proxy::Proxy& p) {
   return nb::bytes(reinterpret_cast<const char*>(p.rings().data()), p.rings().size() * sizeof(ibrc::Ring));
 }
@@ -243,6 +255,8 @@ void register_proxy(nb::module_& m) {
       .def("start", &proxy::Proxy::start)
       .def("stop", &proxy::Proxy::stop, "timeout"_a = 1.0, Release(),
            "Ends the threads when the rings are empty, or after `timeout` seconds; returns whether they were empty.")
+      .def("settled", &await_settled, "timeout"_a, Release(),
+           "Waits until what kernels have sent has settled, when none runs; returns whether it has.")
       .def("step", &proxy::Proxy::step, "One step without threads; returns whether anything moved.")
       .def("give_up", &proxy::Proxy::give_up, "peer"_a, "Operations to that peer end at once from now on.")
       .def_prop_ro("running", &proxy::Proxy::running)

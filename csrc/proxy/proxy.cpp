@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "gin/backends/ibrc_proxy/producer.h"
 
 namespace gin::proxy {
 namespace {
@@ -150,6 +151,16 @@ bool Proxy::stop(double timeout_s) {
   for (auto& thread : threads_) drained &= thread->join();
   threads_.clear();
   return drained;
+}
+
+bool Proxy::settled() const {
+  for (const ibrc::Ring& ring : rings_) {
+    const uint64_t settled = ibrc::load_acquire(&ring.progress->settled);
+    if (ibrc::load_acquire(&ring.progress->consumed) != settled) return false;
+    const uint64_t next = ibrc::load_acquire(&ring.slots[settled & (ring.depth - 1)].word[0]);
+    if ((next & ibrc::phase_bit) == ibrc::phase(settled, ring.depth)) return false;  // written, and not yet taken
+  }
+  return true;
 }
 
 bool Proxy::step() {

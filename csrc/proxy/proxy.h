@@ -54,6 +54,9 @@ class Proxy {
   // Lets the threads finish what is in the rings, for `timeout_s` at most; returns whether they did. Idempotent.
   bool stop(double timeout_s);
 
+  // Whether all that kernels have put into the rings has settled, when none runs. Any thread.
+  bool settled() const;
+
   // One step of all engines, for callers that drive them without threads. Not between start and stop.
   bool step();
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Job", "Region", "Regions"]
 
+SETTLE_SECONDS = 5.0  # that a collective step waits for what is still under way to closed windows
+
 
 @dataclass(frozen=True)
 class Job:
@@ -206,10 +208,22 @@ class Backend(ABC):
     def peer_failed(self, rank: int) -> None:  # noqa: B027 - most have nothing under way
         """Another rank has failed: what is still to be sent there may be dropped. Any thread."""
 
+    def settled(self, timeout: float) -> bool:
+        """Whether what this rank's ended launches sent has settled, within `timeout` seconds.
+
+        True where nobody goes on with it: then only what a library may still do is left, which its users flush.
+        """
+        return True
+
     def close(self, timeout: float) -> None:  # noqa: B027 - most run nothing
         """Stops whatever runs, within `timeout` seconds. Local."""
 
     def release_closed(self, tag: str, nbytes: int) -> tuple[list[int], list[Region]]:
         """Every rank's `nbytes`, and the regions that all ranks have closed. Collective."""
-        answers = self.job.exchange.gather(tag, lambda: [nbytes, self.regions.closed()])
+
+        def offer() -> list[Any]:
+            closed = self.regions.closed()
+            return [nbytes, closed if closed and self.settled(SETTLE_SECONDS) else []]
+
+        answers = self.job.exchange.gather(tag, offer)
         return [answer[0] for answer in answers], self.regions.release([answer[1] for answer in answers])

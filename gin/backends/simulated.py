@@ -169,6 +169,10 @@ class SimBackend(HostBackend):
         region.all_sizes = arena.sizes
         return region
 
+    def settled(self, timeout: float) -> bool:
+        self.platform.drain()
+        return True
+
     def close(self, timeout: float) -> None:
         """Lets what is under way settle, unless the job has failed."""
         if self.fabric is not None and self.platform.read_record() is None:

@@ -274,3 +274,29 @@ def test_collective_calls_that_do_not_meet_name_both(first):
     assert all(first in text and "rank 0" in text and "rank 1" in text for text in texts), texts
     other = "barrier" if first != "barrier" else "window"
     assert all(other in text for text in texts), texts
+
+
+UNFLUSHED = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void unflushed(gin::Comm comm, gin::Window box, gin::Window src, int puts) {
+  gin::Context net(comm);
+  for (int i = 0; i < puts; ++i) net.put(gin::thread, 1 - net.rank(), box, 0, src, 0, src.bytes);
+}
+"""
+
+
+def test_what_is_still_under_way_to_a_closed_window_does_not_reach_the_next_one():
+    def rank_main():
+        nbytes = 8 << 20
+        with gin.init(backend="ibrc_proxy", route="native", timeout="20s") as comm:
+            src, box = comm.window(nbytes), comm.window(nbytes)
+            src.write(np.full(nbytes, 7, np.uint8))
+            comm.barrier()
+            comm.compile(UNFLUSHED, "unflushed").launch(box, src, 50)
+            comm.synchronize()  # the kernel has ended; the proxy has just begun
+            box.close()
+            new = comm.window(nbytes)
+            comm.barrier()
+            return int(np.count_nonzero(new.read(np.uint8)))
+
+    assert gin.spawn(2, rank_main, timeout=60, platform="host") == [0, 0]

@@ -111,6 +111,10 @@ class Backend(CudaBackend):
 
         return self._share(tag, self.regions.take(), offer)
 
+    def settled(self, timeout: float) -> bool:
+        settled: bool = self._proxy.settled(timeout)
+        return settled
+
     def peer_failed(self, rank: int) -> None:
         super().peer_failed(rank)
         proxy = self._proxy  # this is another thread's call, and `close` may come meanwhile

@@ -49,6 +49,10 @@ class Backend(shared_memory.HostBackend):
         address: int = self._proxy.device_state
         return address
 
+    def settled(self, timeout: float) -> bool:
+        settled: bool = self._proxy.settled(timeout)
+        return settled
+
     def peer_failed(self, rank: int) -> None:
         proxy = self._proxy  # this is another thread's call, and `close` may come meanwhile
         if proxy is not None:
