@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import gin
+from gin import _core
 from gin.backends.device_memory import array_span
 from gin.backends.nccl_gin import cuda as nccl
 from gin.platforms import cuda, cuda_memory, cuda_peers
@@ -23,6 +25,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.made, self.gone, self.running, self.numbers = 0, list[int](), set[int](), dict[int, int]()
+
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
 
     def __getattr__(self, name: str) -> Any:
         if name[:2] != "cu":
@@ -64,8 +68,11 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Any:
     vars(made).update(
         gpu=gpu, driver=driver, _ends={}, _stream=100, _arrays_done=101, _modules=[], _closed=False, _over=False
     )
+    made._ends_lock = threading.Lock()
     vars(made).update(_lost=None, _launched="k", _sharers=1)
     made.words = lambda: {"failed": 0}
+    record = ctypes.create_string_buffer(_core.record_bytes)
+    made._record = SimpleNamespace(address=ctypes.addressof(record), memory=record)
     return made
 
 
@@ -74,6 +81,34 @@ def test_a_stream_has_one_event_however_often_it_is_launched_on(platform):
     for stream in (7, 8, 7, 7, 8):
         platform._mark_end(stream)
     assert platform.driver.made == 2 and len(platform._queries()) == 3
+
+
+def test_an_answer_that_says_nothing_of_the_gpu_is_not_the_end_of_it(platform):
+    platform.driver.cuStreamQuery = lambda stream: (900,)  # another thread captures, and the question is not allowed
+    with pytest.raises(gin.Error, match="kernel k"):
+        platform._ended()
+    platform.driver.cuStreamQuery = lambda stream: (0,)
+    assert platform._ended() and not platform.lost
+    platform.driver.cuStreamQuery = lambda stream: (700,)
+    for _ in range(2):
+        with pytest.raises(gin.KernelError, match="broke the GPU's context"):
+            platform._ended()
+    assert platform.lost
+
+
+def test_one_thread_launches_while_another_waits(platform):
+    platform.driver.running |= set(range(1, 10**6))
+
+    def launch():
+        for stream in range(7, 1007):
+            platform._mark_end(stream)
+
+    launches = threading.Thread(target=launch)
+    launches.start()
+    while launches.is_alive():
+        assert not platform._ended()
+    launches.join()
+    assert len(platform._queries()) == 1001
 
 
 def test_a_streams_handle_that_comes_again_is_another_streams(platform):

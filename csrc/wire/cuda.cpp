@@ -319,6 +319,7 @@ class CudaEndpoint final : public Endpoint {
 
   // A lost device passes no more marks.
   void find_broken() {
+    cuda::ignore_captures();
     const int entered = cuda::enter(context_);
     for (Lane* lane : active_) {
       const int result = entered == cuda::success ? driver().query_stream(lane->stream->stream.get()) : entered;

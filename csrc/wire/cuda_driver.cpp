@@ -40,6 +40,8 @@ Driver load() {
   find(library, "cuStreamCreateWithPriority", d.create_stream);
   find(library, "cuStreamDestroy_v2", d.destroy_stream);
   find(library, "cuStreamQuery", d.query_stream);
+  d.exchange_capture_mode =
+      reinterpret_cast<decltype(d.exchange_capture_mode)>(dlsym(library, "cuThreadExchangeStreamCaptureMode"));
   find(library, "cuMemcpyAsync", d.copy);
   d.copy_batch = reinterpret_cast<decltype(d.copy_batch)>(dlsym(library, "cuMemcpyBatchAsync_v2"));
   find(library, "cuStreamWriteValue64_v2", d.write64);
@@ -77,6 +79,13 @@ int enter(Context context) {
   Context now = nullptr;
   if (driver().get_context(&now) == success && now == context) return success;
   return driver().set_context(context);
+}
+
+void ignore_captures() {
+  thread_local bool ignored = false;
+  if (ignored || !driver().exchange_capture_mode) return;
+  int mode = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED
+  ignored = driver().exchange_capture_mode(&mode) == success;
 }
 
 Visit::Visit(Context context) {

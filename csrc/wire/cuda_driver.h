@@ -23,6 +23,7 @@ struct Driver {
   int (*create_stream)(Stream*, unsigned flags, int priority);
   int (*destroy_stream)(Stream);
   int (*query_stream)(Stream);
+  int (*exchange_capture_mode)(int* mode);  // the calling thread's; nullptr where there is none
   int (*copy)(Address to, Address from, size_t bytes, Stream);
   int (*copy_batch)(const Address* to, const Address* from, const size_t* bytes, size_t count, const void* attributes,
                     const size_t* first_of_attributes, size_t count_of_attributes, Stream);  // nullptr before CUDA 13
@@ -44,6 +45,9 @@ Context current_context();
 
 // Makes a context the calling thread's. Returns CUDA's error.
 int enter(Context context);
+
+// From now on this thread's questions about streams are answered, and harm nobody, while another thread captures one of its own.
+void ignore_captures();
 
 // Makes a context the calling thread's for as long as it lives. For what runs on threads of others, as destructors may
 // between any two lines of Python: the thread keeps the context that it had. Says nothing when the device is lost.

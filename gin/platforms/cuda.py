@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ class CudaPlatform(Platform):
         self._stream = self.gpu.stream()
         self._arrays_done = self._event()
         self._ends: dict[int, Any] = {}  # caller's stream -> event after its last launch
+        self._ends_lock = threading.Lock()  # one thread may launch while another waits
         self._launched = ""  # the kernel launched last
         self._lost: KernelError | None = None
         self._closed = False
@@ -216,10 +218,11 @@ class CudaPlatform(Platform):
         if int(check(cu.cuStreamIsCapturing(stream), "asking whether a stream is captured")) != 0:
             return  # the graph's launches are the caller's to wait for
         which = int(check(cu.cuStreamGetId(stream), "asking for a stream's number"))  # handles come again
-        event = self._ends.get(which)
-        if event is None:
-            event = self._new_end(which)
-        check(cu.cuEventRecord(event, stream), "marking the end of a launch")
+        with self._ends_lock, self.gpu.beside_captures():
+            event = self._ends.get(which)
+            if event is None:
+                event = self._new_end(which)
+            check(cu.cuEventRecord(event, stream), "marking the end of a launch")
 
     def _new_end(self, stream: int) -> Any:
         """The event of a stream that is new, in the place of those whose launches have ended."""
@@ -251,14 +254,15 @@ class CudaPlatform(Platform):
         if self._lost is not None:
             raise self._lost
         self.gpu.enter()
-        answers = [query(handle) for query, handle in self._queries()]
+        with self._ends_lock, self.gpu.beside_captures():
+            answers = [query(handle) for query, handle in self._queries()]
         try:
             return all(
                 int(answer[0]) != 600 and check(answer, f"kernel {self._launched}") is None for answer in answers
             )
-        except Error as error:
-            self._lost = KernelError(str(error))
-            raise self._lost from None
+        except KernelError as error:
+            self._lost = error
+            raise
 
     def _queries(self) -> list[tuple[Any, Any]]:
         """What to ask whether launches have ended."""
@@ -289,7 +293,7 @@ class CudaPlatform(Platform):
         try:
             self.synchronize(timeout)
         except TimeoutError:
-            self.gpu.set_word(self.words()["failed"], 1)
+            self.fail(_core.code_timeout, -1)  # the record too: without it every wait would look there for a long time
             try:
                 self.synchronize(AFTER_FAILURE_SECONDS)
             except TimeoutError:

@@ -132,6 +132,16 @@ class Gpu:
         check(driver().cuCtxSetCurrent(self.context), "entering the GPU's context")
 
     @contextlib.contextmanager
+    def beside_captures(self) -> Iterator[None]:
+        """What is asked meanwhile is answered, and harms nobody, while another thread captures a stream of its own."""
+        cu = driver()
+        _, mode = cu.cuThreadExchangeStreamCaptureMode(cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+        try:
+            yield
+        finally:
+            cu.cuThreadExchangeStreamCaptureMode(mode)
+
+    @contextlib.contextmanager
     def finalising(self) -> Iterator[Any]:
         """The driver, with this GPU the thread's meanwhile; None when Python ends or a kernel does not: the process's end
         gives everything back.
