@@ -266,12 +266,16 @@ class Comm:
         Raises TimeoutError, RemoteError or KernelError; the communicator has then failed: every call raises the same.
         """
         self._check_open()
+        flights, self._flights = self._flights, []
         try:
             self._platform.synchronize(timeout)
-        except Error as error:
+        except BaseException as error:
+            self._flights += flights  # which may still be under way
+            if not isinstance(error, Error):
+                raise
             self._fail(error)
-        finally:
-            self._land()
+        else:
+            _land(flights)
         self._raise_failure()
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ class Comm:
         finally:
             self._store.leaving()
             self._backend.close(CLOSE_SECONDS)
-            self._land()
+            _land(self._flights)
             self._store.close(timeout=CLOSE_SECONDS)
 
     def __enter__(self) -> Comm:
@@ -397,13 +401,6 @@ class Comm:
             if isinstance(item, Region):
                 item.in_use += 1
 
-    def _land(self) -> None:
-        """Lets go of what finished launches held."""
-        for item in self._flights:
-            if isinstance(item, Region):
-                item.in_use -= 1
-        self._flights.clear()
-
     def _forget(self, region: Region) -> None:
         if not self._closed:
             self._backend.forget(region)
@@ -456,6 +453,14 @@ class Comm:
     def _patience(self) -> float:
         """How long close waits for launches of a healthy communicator: longer than their own waits may take."""
         return self.config.timeout + CLOSE_SECONDS if self.config.timeout else 3600.0
+
+
+def _land(flights: list[Any]) -> None:
+    """Lets go of what finished launches held."""
+    for item in flights:
+        if isinstance(item, Region):
+            item.in_use -= 1
+    flights.clear()
 
 
 def _nbytes(value: Any) -> int:

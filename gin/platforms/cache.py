@@ -55,9 +55,9 @@ class Cache:
 
     @contextmanager
     def _lock(self, folder: Path, key: str) -> Iterator[None]:
-        """One maker per kernel at a time; few lock files, which stay."""
+        """One maker per kernel at a time; at most 256 lock files, which stay. Kernels that share one wait for one another."""
         deadline = time.monotonic() + self._seconds
-        with open(folder / f".lock-{key[0]}", "w") as lock:
+        with open(folder / f".lock-{key[:2]}", "w") as lock:
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

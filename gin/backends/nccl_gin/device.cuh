@@ -154,7 +154,11 @@ struct Backend {
 
   GIN_DEVICE static bool flush_done(impl::Channel channel, Ticket& ticket) {
     const ncclGinRequest_t request{{ticket.word[0], ticket.word[1]}};
+    // Once the job has failed NCCL's queues may stay full, and nothing says so to who posts.
+    if (impl::failed(channel.comm)) return false;
     ticket.native = !nccl::flushed(nccl::state(channel).dev, channel.index, request, ticket.looks);
+    // Where another thread's flush has covered this one's gets, NCCL returns on what it has read without an acquire.
+    if (!ticket.native) impl::fence_acquire();
     if (nccl::shortest_look + ticket.looks < nccl::longest_look) ++ticket.looks;
     return !ticket.native;
   }
@@ -197,13 +201,15 @@ struct Backend {
     void* answer = channel.comm.control.local(channel.comm.layout().answer(channel.index, peer));
     const impl::Subject subject{Operation::quiet, channel.index, int32_t(peer), 0};
     bool asked = true;
-    return impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {
+    Status read;  // of the last look; a failed one ends the wait, as each posts to NCCL's queues
+    const Status status = impl::wait_until(channel.comm, subject, turn, channel.comm.timeout_ns, [&]() -> uint64_t {
       if (!asked) ask(channel, peer);
       asked = false;
       Ticket ticket = flush_begin(channel, peer);
-      if (!impl::wait_for(channel.comm, subject, [&] { return flush_done(channel, ticket); }).ok()) return 0;
-      return impl::load_acquire(static_cast<uint64_t*>(answer));
+      read = impl::wait_for(channel.comm, subject, [&] { return flush_done(channel, ticket); });
+      return read.ok() ? impl::load_acquire(static_cast<uint64_t*>(answer)) : turn;
     });
+    return read.ok() ? status : read;
   }
 };
 

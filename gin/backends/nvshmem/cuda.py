@@ -69,7 +69,7 @@ class Backend(CudaBackend):
         raise UnsupportedError("backend nvshmem cannot register memory allocated elsewhere")
 
     def close(self, timeout: float) -> None:
-        if self._block:
+        if self._block and self.platform.idle:  # a kernel that has not ended may still store there
             self._block.used = False
         if not self.orderly:
             self._instance.broken = True

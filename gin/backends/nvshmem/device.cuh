@@ -166,18 +166,21 @@ struct Backend {
   GIN_DEVICE static Ticket flush_begin(impl::Channel, uint32_t peer) { return {{0, 0}, peer, true}; }
 
   // NVSHMEM can only wait, for everything.
-  GIN_DEVICE static bool flush_done(impl::Channel, Ticket& ticket) {
+  GIN_DEVICE static bool flush_done(impl::Channel channel, Ticket& ticket) {
+    if (impl::failed(channel.comm)) return false;  // it would wait without end for what is lost
     nvshmem_quiet();
     ticket.native = false;
     return true;
   }
 
-  GIN_DEVICE static Status fence(impl::Channel) {
+  GIN_DEVICE static Status fence(impl::Channel channel) {
+    if (impl::failed(channel.comm)) return impl::failure(channel.comm);
     nvshmem_fence();
     return {};
   }
 
-  GIN_DEVICE static Status quiet(impl::Channel) {
+  GIN_DEVICE static Status quiet(impl::Channel channel) {
+    if (impl::failed(channel.comm)) return impl::failure(channel.comm);
     nvshmem_quiet();
     return {};
   }

@@ -46,19 +46,28 @@ GIN_DEVICE uint64_t add_acq_rel(uint64_t* word, uint64_t value) {
   return Word<uint64_t>(*word).fetch_add(value, cuda::memory_order_acq_rel);
 }
 
-// Whether there is a fence that only releases: it leaves the L1 cache as it is.
+// Whether there are fences that only release, which leave the L1 cache as it is, or only acquire, which wait for nothing.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1207
-#define GIN_RELEASE_FENCE 1
+#define GIN_ONE_WAY_FENCES 1
 #else
-#define GIN_RELEASE_FENCE 0
+#define GIN_ONE_WAY_FENCES 0
 #endif
 
 // What this thread wrote or saw before is visible to whoever sees what it writes after.
 GIN_DEVICE void fence_release() {
-#if GIN_RELEASE_FENCE
+#if GIN_ONE_WAY_FENCES
   asm volatile("fence.release.sys;" ::: "memory");
 #else
   cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
+#endif
+}
+
+// What this thread does after sees what was visible to a thread whose write it saw before.
+GIN_DEVICE void fence_acquire() {
+#if GIN_ONE_WAY_FENCES
+  asm volatile("fence.acquire.sys;" ::: "memory");
+#else
+  cuda::atomic_thread_fence(cuda::memory_order_acquire, cuda::thread_scope_system);
 #endif
 }
 
@@ -75,7 +84,7 @@ GIN_DEVICE void add_released(uint64_t* word, uint64_t value) {
 }
 
 GIN_DEVICE void add_release(uint64_t* word, uint64_t value) {
-#if GIN_RELEASE_FENCE  // which takes less time than an addition that releases
+#if GIN_ONE_WAY_FENCES  // which takes less time than an addition that releases
   fence_release();
   add_released(word, value);
 #elif defined(__CUDA_ARCH__)
