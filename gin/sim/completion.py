@@ -77,6 +77,8 @@ def unflushed_gets(trace: Trace, rank: int | None, *, flushed: bool) -> Iterator
         get = trace.post(number)
         if get.op != "get" or not get.where or rank not in (None, get.rank):
             continue
+        if trace.window_of(get) is None:  # by which a fence or quiet finds out what has settled
+            continue
         end = _end_of_kernel(trace, request.post)
         flush = flush_after(trace, number, end)
         if (flush is not None) != flushed:

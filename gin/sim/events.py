@@ -125,12 +125,21 @@ class Trace:
         """Whether a request carries a signal, applied or not."""
         return bool(self.post(number).value2 & 1)
 
-    def place(self, event: Event) -> str:
-        """The window and the bytes that an event is about."""
+    def window_of(self, event: Event) -> WindowPlace | None:
+        """The user's window that an event is about; None for memory of the library's own."""
         group, region = divmod(event.region, GROUP_REGIONS)
         for window in reversed(self._windows):
             inside = event.offset - window.offset
             if (window.group, window.region) == (group, region) and 0 <= inside < max(1, window.nbytes):
-                of = f" of communicator {group + 1}" if group else ""
-                return f"window {window.number}{of}, bytes {inside} to {inside + max(1, event.bytes) - 1}"
-        return f"region {region}, bytes {event.offset} to {event.offset + max(1, event.bytes) - 1}"
+                return window
+        return None
+
+    def place(self, event: Event) -> str:
+        """The window and the bytes that an event is about."""
+        window = self.window_of(event)
+        if window is None:
+            name, first = f"region {event.region % GROUP_REGIONS}", event.offset
+        else:
+            of = f" of communicator {window.group + 1}" if window.group else ""
+            name, first = f"window {window.number}{of}", event.offset - window.offset
+        return f"{name}, bytes {first} to {first + max(1, event.bytes) - 1}"

@@ -197,6 +197,18 @@ def test_a_get_without_any_flush_is_told(tmp_path: Path) -> None:
     assert any("ends, without a flush" in step.text for step in failure.story.steps)
 
 
+@pytest.mark.parametrize("finish", ["quiet", "fence"])
+def test_a_get_of_the_librarys_own_is_no_mistake(finish: str, tmp_path: Path) -> None:
+    body = (
+        "if (threadIdx.x == 0) net.put_value(1 - net.rank(), window, 0, 7, gin::signal_inc{0});\n"
+        f"  net.wait(gin::block, 0, 1);\n  net.{finish}(gin::block);"
+    )
+    failure = check(Plan(program(tmp_path, body, "    assert False\n"), 2, 0, 1, {"GIN_BACKEND": "nccl_gin"})).failure
+    assert failure is not None and failure.kind == "assertion" and failure.trace is not None
+    assert any(event.kind == "post" and event.op == "get" for event in failure.trace.events)
+    assert failure.story is None, failure.story
+
+
 @pytest.mark.parametrize("backend", ["nccl_gin", "ibrc_proxy"])
 def test_a_flush_before_the_hosts_barrier_is_told(backend: str, tmp_path: Path) -> None:
     body = "net.put(gin::block, 1 - net.rank(), window, 0, window, 32, 32); net.flush(gin::block);"
