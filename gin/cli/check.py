@@ -14,7 +14,7 @@ import click
 from gin.backends import NAMES
 from gin.bench.results import Output
 from gin.cli.interrupts import noticed, undisturbed
-from gin.sim.check import TURNS, Failure, Plan, Report, check
+from gin.sim.check import LATENESS, TURNS, Failure, Plan, Report, check
 from gin.sim.launch import Script
 from gin.sim.model import PRESETS
 from gin.sim.options import FAULTS
@@ -179,13 +179,14 @@ def _story(failure: Failure) -> Iterator[str]:
     if failure.story is not None:
         yield ""
         other = "" if failure.story_seed == failure.seed else f", as it shows with seed {failure.story_seed}"
-        yield f"cause: {failure.story.cause}{other}"
+        yield f"{'perhaps' if failure.guess else 'cause'}: {failure.story.cause}{other}"
         yield from _table(
             [(f"{s.time_ns / 1e3:.3f} us", f"rank {s.rank}", s.text, s.where) for s in failure.story.steps]
         )
         yield from textwrap.wrap(failure.story.rule, 110, initial_indent="  ", subsequent_indent="  ")
     elif not failure.of_gin:
-        yield "cause: none that it knows; --trace FILE writes all that happened"
+        alike = ", and it fails alike when nothing comes late" if LATENESS in failure.simplified else ""
+        yield f"cause: none that it knows{alike}; --trace FILE writes all that happened"
     if failure.simplified:
         yield f"not needed for it: {', '.join(failure.simplified)}"
     if not failure.steady:

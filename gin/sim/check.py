@@ -22,7 +22,7 @@ from gin.sim.options import simulation_options
 from gin.sim.output import Outputs
 from gin.sim.story import Story
 
-__all__ = ["TURNS", "Failure", "Plan", "Report", "check"]
+__all__ = ["LATENESS", "TURNS", "Failure", "Plan", "Report", "check"]
 
 Sink = Callable[[int, int], None]
 TURNS = 20_000_000  # that a run may take
@@ -32,6 +32,7 @@ _KNOBS_OF_A_RUN = (
 )
 _OF_A_RUN = [f"GIN_{name.upper()}" for name in _KNOBS_OF_A_RUN.split()]  # variables on which a run depends
 _MOST_RECORDED = 300_000  # turns of a run that does not end
+_OF_WAITING = ("assertion", "deadline", "deadlock")  # failures that a mistake in communication usually ends in
 _SPIN_CAUSE = "a loop that never gives way"
 _SPIN_RECORDED_MS = 1000  # that a thread may keep its turn once it is known to keep it for ever
 
@@ -90,6 +91,7 @@ class Failure:
     waiting: str = ""  # a deadlock's: every thread that waits, and what for
     output: str = ""
     story: Story | None = None
+    guess: bool = False  # the failure is of a kind, and comes in a way, that the story may have nothing to do with
     story_seed: int = 0  # of the run that the story is of: another one where the first does not show its cause
     simplified: list[str] = field(default_factory=list)  # what the failure does not need
     steady: bool = True  # the second run of the seed did the same
@@ -101,6 +103,7 @@ class Failure:
         names = (
             "seed",
             "story_seed",
+            "guess",
             "kind",
             "rank",
             "error",
@@ -188,6 +191,7 @@ class _Run:
         run_script(plan.script, self.job, outputs)
         self.operations = sum(int(job.simulation.operations) for job in self.jobs())
         failed = [place for place in self.job.places if _counts(place, plan.faulty)]
+        self.errors = [_text(place) for place in failed]
         self.failed: Place | None = min(failed, key=lambda place: _order(self.job, place), default=None)
         # The traceback of the failure stands by itself.
         write_errors([place for place in self.job.places if not self._told(place)], outputs)
@@ -273,6 +277,11 @@ def _explain(failure: Failure, plan: Plan, config: Config, run: _Run) -> None:
         return
     again = _Run(plan, options, trace=True)
     failure.steady = again.mark == run.mark
+    if failure.kind not in _OF_WAITING and _fails_alike(failure, _Run(plan, {**options, **_PROMPT})):
+        failure.simplified = [*(what for what, _ in _TAMER), LATENESS]
+        failure.guess = True
+        _tell(failure, again, seed)
+        return
     failure.simplified, simpler = _simplify(plan, options, run)
     _tell(failure, simpler or again, seed)
     others = range(seed + 1, seed + 1 + _OTHER_RUNS)
@@ -286,10 +295,18 @@ def _explain(failure: Failure, plan: Plan, config: Config, run: _Run) -> None:
             _tell(failure, similar, other)
 
 
+def _fails_alike(failure: Failure, run: _Run) -> bool:
+    """Whether a rank of another run has the failure's error. Messages of gin name places and times, which differ."""
+    if failure.steady and not failure.of_gin:
+        return failure.error in run.errors
+    return failure.error.split(":")[0] in [error.split(":")[0] for error in run.errors]
+
+
 def _tell(failure: Failure, run: _Run, seed: int) -> None:
     """Takes the story that a run tells, if it is better than the one there is."""
     trace = _trace_of(run)
-    story = explain(trace, failure.rank) if trace is not None else None
+    rank = run.failed.rank if run.failed is not None else failure.rank
+    story = explain(trace, rank, last_resorts=not failure.guess) if trace is not None else None
     if failure.trace is None:
         failure.trace = trace
     if story is not None and story.weight < 0 and failure.of_gin:
@@ -298,6 +315,8 @@ def _tell(failure: Failure, run: _Run, seed: int) -> None:
         failure.trace, failure.story, failure.story_seed = trace, story, seed
 
 
+LATENESS = "late delivery"
+_PROMPT = {"hostile": 0}  # nothing is delayed, torn or overtaken
 _OTHER_RUNS = 30  # in which a cause is looked for that the first run does not show
 
 # Ways in which a run is made tamer, in the order in which they are tried.

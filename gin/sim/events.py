@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -83,9 +84,12 @@ class Trace:
         self._layouts = layouts
         self._windows = windows
         self.requests: dict[int, Request] = {}
+        self._ends: dict[int, list[int]] = {}  # by rank, places where its kernels ended
         for at, event in enumerate(self.events):
             if event.number:
                 self._note(at, event)
+            elif event.kind == "end":
+                self._ends.setdefault(event.rank, []).append(at)
 
     def _note(self, at: int, event: Event) -> None:
         if event.kind == "post":
@@ -120,6 +124,10 @@ class Trace:
     def post(self, number: int) -> Event:
         """Where a request was posted."""
         return self.events[self.requests[number].post]
+
+    def kernels_ended(self, rank: int, until: int) -> int:
+        """How many kernels of a rank have ended before a place."""
+        return bisect_left(self._ends.get(rank, []), until)
 
     def has_signal(self, number: int) -> bool:
         """Whether a request carries a signal, applied or not."""

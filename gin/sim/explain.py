@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gin.sim.completion import FLUSH_CAUSE, FLUSH_RULE, flush_after, flushes_for_settled, unflushed_gets
@@ -13,10 +13,11 @@ from gin.sim.story import PUTS, Step, Story, applied, arrived, posted, request_n
 __all__ = ["explain"]
 
 
-def explain(trace: Trace, rank: int | None = None) -> Story | None:
+def explain(trace: Trace, rank: int | None = None, *, last_resorts: bool = True) -> Story | None:
     """The likeliest story of a failure, None when the trace has none of the known ones.
 
-    rank  the one that failed, where that is known
+    rank          the one that failed, where that is known
+    last_resorts  stories too of what right programs often do
     """
     stories = [*_changed_sources(trace), *_overtaken(trace, rank), *_reset_too_early(trace), *_late_bases(trace)]
     for others in (
@@ -25,10 +26,11 @@ def explain(trace: Trace, rank: int | None = None) -> Story | None:
         flushes_for_settled(trace, rank),
         unflushed_gets(trace, rank, flushed=False),
         _too_few(trace, rank),
-        unflushed_gets(trace, rank, flushed=True),
-        never_waited_for(trace, rank),
     ):
         stories += [] if stories else list(others)
+    if last_resorts:
+        for others in (unflushed_gets(trace, rank, flushed=True), never_waited_for(trace, rank)):
+            stories += [] if stories else list(others)
     return max(stories, key=lambda story: story.weight, default=None)
 
 
@@ -281,6 +283,7 @@ def _too_few(trace: Trace, rank: int | None) -> Iterator[Story]:
     """A rank's last wait for a signal that grew beyond what the wait asked for, or would have."""
     waits: dict[tuple[int, int, int], int] = {}
     more: dict[tuple[int, int, int], int] = {}  # the first request whose addition came after the wait
+    fences = _first_fences(trace)
     for at, event in enumerate(trace.events):
         if event.kind == "met" and event.op == "wait":
             key = (event.rank, event.context, event.offset)
@@ -288,17 +291,34 @@ def _too_few(trace: Trace, rank: int | None) -> Iterator[Story]:
             more.pop(key, None)
         elif event.kind == "signal" and (signal := trace.signal_of(event)) is not None:
             key = (event.peer, *signal)
-            if key in waits and trace.is_users(signal):
+            if key in waits and trace.is_users(signal) and _missed(trace, waits[key], event.number, fences):
                 more.setdefault(key, event.number)
     for number, request in trace.requests.items():
         if request.signal is not None and request.signalled is None:
             key = (trace.post(number).peer, *request.signal)
-            if key in waits and trace.is_users(request.signal):
+            if key in waits and trace.is_users(request.signal) and _missed(trace, waits[key], number, fences):
                 more.setdefault(key, number)
     for key, number in more.items():
         if rank is None or key[0] == rank:
             yield _more_came(trace, waits[key], number)
             return
+
+
+def _first_fences(trace: Trace) -> dict[tuple[int, int], int]:
+    """Where each (rank, context) has its first fence or quiet."""
+    first: dict[tuple[int, int], int] = {}
+    for at, event in enumerate(trace.events):
+        if event.kind in ("post", "met") and event.op in ("fence", "quiet"):
+            first.setdefault((event.rank, event.context), at)
+    return first
+
+
+def _missed(trace: Trace, wait: int, number: int, fences: Mapping[tuple[int, int], int]) -> bool:
+    """Whether a wait may have been meant for an addition: it tells of bytes, and its sender was not a kernel ahead."""
+    post, at = trace.post(number), trace.requests[number].post
+    covers = post.op != "signal" or post.value2 & 2 or fences.get((post.rank, post.context), at) < at
+    ahead = trace.kernels_ended(post.rank, at) > trace.kernels_ended(trace.events[wait].rank, wait)
+    return bool(covers) and not ahead
 
 
 def _more_came(trace: Trace, wait: int, number: int) -> Story:

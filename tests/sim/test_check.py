@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gin.sim.check import Plan, Report, check
+from gin.cli.check import _story
+from gin.sim.check import LATENESS, Plan, Report, check
 from gin.sim.launch import Script
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -170,14 +171,15 @@ def test_a_program_that_goes_on_for_ever_ends(tmp_path: Path) -> None:
     assert "--turns 50000" in failure.replay
 
 
-def test_a_wait_for_too_few_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_for_too_few_is_told(backend: str, tmp_path: Path) -> None:
     """Each rank puts to both, and waits for one of two."""
     body = (
         "if (threadIdx.x < 2) net.put_value(threadIdx.x, window, 4 * net.rank(), net.rank() + 1, gin::signal_inc{0});\n"
         "  net.wait(gin::block, 0, 1);"
     )
     oracle = "    assert window.read('u4', 2).tolist() == [1, 2]\n"
-    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200)).failure
+    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200, {"GIN_BACKEND": backend})).failure
     assert failure is not None and failure.kind == "assertion"
     assert failure.story is not None and failure.story.cause == "a wait for too few"
     assert any("wait for signal 0 of context 0 to reach 1 ends" in step.text for step in failure.story.steps)
@@ -195,6 +197,74 @@ def test_a_get_without_any_flush_is_told(tmp_path: Path) -> None:
     assert failure is not None and failure.kind == "assertion" and failure.story is not None
     assert failure.story.cause == "get read before its flush"
     assert any("ends, without a flush" in step.text for step in failure.story.steps)
+
+
+ROUNDS = (
+    "for (int round = 0; round < 4; ++round) {\n"
+    "    if (threadIdx.x == 0) net.put_value(1 - net.rank(), window, 4 * round, round, gin::ordered(gin::signal_inc{0}));\n"
+    "    net.wait(gin::block, 0, net.epoch(0) + 1);\n  }"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "kind"), [("raise ValueError('mine')", "exception"), ("raise SystemExit('mine')", "exit")]
+)
+def test_a_failure_of_the_programs_own_gets_no_story(end: str, kind: str, tmp_path: Path) -> None:
+    """A peer may be a round ahead when the program ends: every seed fails, and none of them by that."""
+    failure = check(Plan(program(tmp_path, ROUNDS, f"    {end}\n"), 2, 0, 1)).failure
+    assert failure is not None and failure.kind == kind and failure.trace is not None
+    assert failure.story is None, failure.story
+    assert failure.simplified[-1] == LATENESS
+
+
+def test_an_exception_that_late_delivery_alone_brings_about_has_its_cause(tmp_path: Path) -> None:
+    body = (
+        "if (threadIdx.x == 0) net.put_value(1 - net.rank(), window, 4, 7);\n"
+        "  if (threadIdx.x == 0) net.signal(1 - net.rank(), gin::signal_inc{0});\n"
+        "  net.wait(gin::block, 0, 1);"
+    )
+    oracle = "    if window.read('u4', 1, 4) != 7:\n        raise ValueError('it has not come')\n"
+    failure = check(Plan(program(tmp_path, body, oracle), 2, 0, 200)).failure
+    assert failure is not None and failure.kind == "exception" and LATENESS not in failure.simplified
+    assert failure.story is not None and failure.story.cause == "weak signal taken for an ordered one"
+    assert not failure.guess
+
+
+def test_a_mistake_beside_an_exception_that_always_comes_is_a_guess(tmp_path: Path) -> None:
+    body = (
+        "unsigned* words = static_cast<unsigned*>(window.local());\n  if (threadIdx.x) return;\n"
+        "  for (int i = 0; i < 3; ++i) words[0] = i, net.put(gin::thread, 1 - net.rank(), window, 8, window, 0, 4);\n"
+        "  net.quiet(gin::thread);"
+    )
+    script = program(tmp_path, body, "    raise ValueError('mine')\n")
+    failure = check(Plan(script, 2, 0, 1, {"GIN_BACKEND": "ibrc_proxy"})).failure
+    assert failure is not None and failure.simplified[-1] == LATENESS
+    assert failure.story is not None and failure.story.cause == "source reused before flush"
+    assert failure.guess and "perhaps: source reused before flush" in list(_story(failure))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_peer_that_is_a_kernel_ahead_is_no_wait_for_too_few(backend: str, tmp_path: Path) -> None:
+    body = (
+        "if (threadIdx.x == 0) net.put_value(1 - net.rank(), window, 0, 7, gin::ordered(gin::signal_inc{0}));\n"
+        "  net.wait(gin::block, 0, net.epoch(0) + 1);"
+    )
+    again = "    comm.compile(SOURCE, 'kernel').launch(window, block=4)\n    comm.synchronize()\n"
+    ahead = f"    if comm.rank:\n        assert False\n{again}"
+    for seed in range(20):
+        failure = check(Plan(program(tmp_path, body, ahead), 2, seed, 1, {"GIN_BACKEND": backend})).failure
+        assert failure is not None and failure.rank == 1
+        assert failure.story is None, failure.story
+
+
+def test_a_signal_that_covers_no_bytes_is_no_sign_of_a_wait_for_too_few(tmp_path: Path) -> None:
+    """Nobody waits for the last word of thanks."""
+    body = (
+        "net.wait(gin::block, 0, 0);\n  if (threadIdx.x == 0) net.signal(1 - net.rank(), gin::signal_inc{0});\n"
+        "  net.quiet(gin::block);"
+    )
+    failure = check(Plan(program(tmp_path, body, "    assert False\n"), 2, 0, 1)).failure
+    assert failure is not None and failure.story is None, failure
 
 
 @pytest.mark.parametrize("finish", ["quiet", "fence"])
