@@ -91,7 +91,8 @@ def command(
     """Run PROGRAM as simulated ranks under many seeds and tell the story of the first run that breaks.
 
     Each seed is one interleaving of all threads, proxies and messages, as hostile as the contract allows; the same seed
-    is the same run on any machine. What follows -- are the program's own arguments.
+    is the same run on any machine. Kernels check peers, places and ids (GIN_CHECK=1) unless the setting check is given
+    otherwise. What follows -- are the program's own arguments.
     """
     if (program is None) == (module is None):
         raise click.UsageError("Give a program or -m MODULE, and not both.")

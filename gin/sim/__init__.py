@@ -23,9 +23,19 @@ def simulated() -> bool:
     return job is not None and job.current() is not None
 
 
+def _checked() -> bool:
+    """Whether the simulated rank that runs now is one of `gin check`."""
+    job = sys.modules.get("gin.sim.job")
+    place = job.current() if job is not None else None
+    return place is not None and place.job.checks_ranges
+
+
 def simulated_defaults(config: Config) -> dict[str, Any]:
-    """What the settings left open are in the simulator: messages can be delayed, direct stores cannot."""
+    """What the settings left open are in the simulator: messages can be delayed, direct stores cannot. Where it looks for
+    bugs, ranges are checked."""
     found: dict[str, Any] = {}
+    if config.origin("check") == "default" and _checked():
+        found["check"] = True
     if config.origin("route") == "default":
         found["route"] = "native"
     if config.origin("ring_depth") == "default":

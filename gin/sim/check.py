@@ -12,13 +12,13 @@ from typing import Any
 
 from gin import _core
 from gin.config import Config
-from gin.errors import CompileError, ConfigError, Error, RemoteError, TimeoutError, UnsupportedError
+from gin.errors import CompileError, ConfigError, Error, RangeError, RemoteError, TimeoutError, UnsupportedError
 from gin.sim.crash import SPIN_ADVICE, Fault, Spin
 from gin.sim.events import Trace
 from gin.sim.explain import explain
 from gin.sim.job import Deadlock, Job, Place, RankDied, failure_text
 from gin.sim.launch import Script, run_script, write_errors
-from gin.sim.options import simulation_options
+from gin.sim.options import CHECKS, simulation_options
 from gin.sim.output import Outputs
 from gin.sim.story import Story
 
@@ -54,7 +54,7 @@ class Plan:
 
     def options(self, config: Config, seed: int) -> dict[str, Any]:
         """The simulation's, for one run."""
-        return {**simulation_options(config, self.ranks, seed), "most_steps": self.turns}
+        return {**simulation_options(config, self.ranks, seed), "most_steps": self.turns, CHECKS: 1}
 
     @property
     def faulty(self) -> bool:
@@ -225,7 +225,7 @@ def _counts(place: Place, faulty: bool) -> bool:
         return False
     if not faulty:
         return True
-    return isinstance(error, (Deadlock, Spin, Fault)) or not isinstance(error, Error)
+    return isinstance(error, (Deadlock, Spin, Fault, RangeError)) or not isinstance(error, Error)
 
 
 def _order(job: Job, place: Place) -> tuple[bool, bool]:

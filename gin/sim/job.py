@@ -21,7 +21,7 @@ from gin.config import format_ranks
 from gin.errors import ConfigError, Error, KernelError, TimeoutError
 from gin.ranks import discover
 from gin.sim.events import Layout, WindowPlace
-from gin.sim.options import HOST, AllocationFault, simulation_options
+from gin.sim.options import CHECKS, HOST, AllocationFault, simulation_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -133,6 +133,7 @@ class Job:
         self.options = dict(options)
         self.seed = int(options.get("seed", 0))
         self.hostile = bool(int(options.get("hostile", 1)))
+        self.checks_ranges = bool(options.get(CHECKS))  # where a program leaves it open
         self.simulation = _core.Simulation(size, {k: v for k, v in self.options.items() if not k.startswith(HOST)})
         self.tracing = trace
         if trace:

@@ -11,9 +11,10 @@ from gin.config import Config, parse_size
 from gin.errors import ConfigError, OutOfMemoryError
 from gin.sim.model import model_options
 
-__all__ = ["FAULTS", "HOST", "AllocationFault", "simulation_options"]
+__all__ = ["CHECKS", "FAULTS", "HOST", "AllocationFault", "simulation_options"]
 
 HOST = "host."  # options that are not the simulation's but the job's
+CHECKS = f"{HOST}check"  # kernels check ranges where the settings leave it open
 
 _Options = dict[str, Any]
 _LONGEST_SPIN = 10**9  # ms

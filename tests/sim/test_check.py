@@ -317,6 +317,46 @@ def test_what_ranks_wrote_stands_once(tmp_path: Path) -> None:
     assert failure.story.steps[-1].text == "wait for signal 5 of context 0 to reach 1 passes its deadline: it is 0"
 
 
+OUT_OF_RANGE = (
+    "if (threadIdx.x == 0) net.put_value(1 - net.rank(), window, 0, 7, gin::signal_inc{64});\n"
+    "  net.wait(gin::block, 64, 1);"
+)
+
+
+@pytest.mark.parametrize("faults", [{}, {"GIN_FAULTS": "refuse"}])
+def test_ranges_are_checked(faults: dict[str, str], tmp_path: Path) -> None:
+    failure = check(Plan(program(tmp_path, OUT_OF_RANGE), 2, 0, 1, faults)).failure
+    assert failure is not None and failure.steady and failure.story is None
+    assert failure.error.startswith("RangeError: ") and "asked for 64, the limit is 64" in failure.error
+    assert "GIN_CHECK" not in failure.replay
+
+
+def test_ranges_are_checked_in_jobs_that_a_program_spawns(tmp_path: Path) -> None:
+    path = Path(program(tmp_path, OUT_OF_RANGE).path)
+    head, body = path.read_text().split("with gin.init", 1)
+    body = "".join(f"    {line}\n" for line in f"with gin.init{body}".splitlines())
+    path.write_text(f"{head}def work():\n{body}\ngin.spawn(2, work, platform='sim')\n")
+    failure = check(Plan(Script.of_file(str(path)), 1, 0, 1)).failure
+    assert failure is not None and failure.error.startswith("RangeError: "), failure.error
+
+
+@pytest.mark.parametrize("given", ["argument", "variable", "file"])
+def test_ranges_are_not_checked_where_that_is_the_setting(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = program(tmp_path, OUT_OF_RANGE)
+    monkeypatch.chdir(tmp_path)
+    if given == "argument":
+        path = Path(script.path)
+        path.write_text(path.read_text().replace("gin.init()", "gin.init(check=False)"))
+        script = Script.of_file(script.path)
+    elif given == "variable":
+        monkeypatch.setenv("GIN_CHECK", "0")
+    else:
+        (tmp_path / "gin.toml").write_text("check = false\n")
+    assert check(Plan(script, 2, 0, 1)).failure is None
+
+
 FAULTY = r"""
 import numpy as np
 import gin
