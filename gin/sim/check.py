@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -196,7 +197,8 @@ class _Run:
         # The traceback of the failure stands by itself.
         write_errors([place for place in self.job.places if not self._told(place)], outputs)
         self.output = "".join(outputs.lines)
-        self.mark = (self.operations, int(self.job.simulation.now_ns), [_text(place) for place in self.job.places])
+        ends = [_ADDRESS.sub("", _text(place)) for place in self.job.places]
+        self.mark = (self.operations, int(self.job.simulation.now_ns), ends)
         self.traceback = failure_text(self.failed) if self.failed is not None else ""
 
     def _told(self, place: Place) -> bool:
@@ -212,6 +214,9 @@ class _Run:
     def jobs(self) -> list[Job]:
         """The job and those that its programs spawned."""
         return [self.job, *self.job.children]
+
+
+_ADDRESS = re.compile(r"\baddress 0x[0-9a-f]+")  # of a fault: the same run has its memory elsewhere the next time
 
 
 def _text(place: Place) -> str:

@@ -92,6 +92,12 @@ def test_a_fault_is_a_failure_with_its_line(fault: str, tmp_path: Path) -> None:
     assert "thread 2 running" in found.error
 
 
+def test_a_fault_at_an_address_that_differs_is_the_same_run(tmp_path: Path) -> None:
+    found = failure(tmp_path, "word[-(1ll << 36)] = 7;")
+    assert found.kind == "fault" and "segmentation fault at address 0x" in found.error, found.error
+    assert found.steady
+
+
 @pytest.mark.parametrize(
     ("spin", "backend"),
     [("volatile", name) for name in BACKENDS] + [(name, "ibrc_proxy") for name in SPINS if name != "volatile"],
