@@ -17,7 +17,7 @@ from gin.errors import CompileError, ConfigError, Error, RangeError, RemoteError
 from gin.sim.crash import SPIN_ADVICE, Fault, Spin
 from gin.sim.events import Trace
 from gin.sim.explain import explain
-from gin.sim.job import Deadlock, Job, Place, RankDied, failure_text
+from gin.sim.job import Deadlock, Job, Place, ProcessEnd, RankDied, failure_text
 from gin.sim.launch import Script, run_script, write_errors
 from gin.sim.options import CHECKS, simulation_options
 from gin.sim.output import Outputs
@@ -262,7 +262,7 @@ def _failure(plan: Plan, seed: int, run: _Run) -> Failure:
     place, error = run.failed, run.failed.error
     failure = Failure(seed, _kind(error), place.rank, _text(place), run.traceback, output=run.output)
     failure.waiting = error.waiting if isinstance(error, Deadlock) else ""
-    failure.of_gin = isinstance(error, Error)
+    failure.of_gin = isinstance(error, (Error, ProcessEnd))
     failure.replay = plan.replay(seed)
     return failure
 

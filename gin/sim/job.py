@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gin.config import Config
     from gin.sim.store import Meeting
 
-__all__ = ["Deadlock", "Job", "Place", "RankDied", "current", "current_or_solo"]
+__all__ = ["Deadlock", "Job", "Place", "ProcessEnd", "RankDied", "current", "current_or_solo"]
 
 _STALL_CHANCE = 0.3  # that kernels go on for a while before a rank's program does
 _MOST_TURNS, _LONGEST_STALL = 12, 20  # powers of two of scheduler turns, and of virtual nanoseconds
@@ -41,6 +41,10 @@ class Deadlock(KernelError):
     def __init__(self, message: str, waiting: str) -> None:
         super().__init__(f"{message}\n{waiting}" if waiting else message)
         self.waiting = waiting
+
+
+class ProcessEnd(SystemExit):
+    """A rank's program called os._exit."""
 
 
 class RankDied(GreenletExit):
@@ -366,7 +370,7 @@ def _hub_of(task: Any) -> Any:
 
 
 class _Surroundings:
-    """What programs take to be their process's own: __main__, the modules of theirs, and the rank's variables."""
+    """What programs take to be their process's own: __main__, the modules of theirs, the rank's variables, and its end."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -376,6 +380,8 @@ class _Surroundings:
         self._argv = list(sys.argv)
         self._known = len(sys.modules)
         self._names = set(sys.modules)
+        self._exit = os._exit
+        os._exit = _refusing(os._exit)  # type: ignore[assignment]
         os.environ["GIN_SIZE"] = os.environ["GIN_LOCAL_SIZE"] = str(job.size)
 
     def enter(self, place: Place) -> None:
@@ -413,6 +419,23 @@ class _Surroundings:
         if self._main is not None:
             sys.modules["__main__"] = self._main
         sys.argv[:] = self._argv
+        os._exit = self._exit
+
+
+def _refusing(end: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """os._exit for a process that all ranks are in: a failure of the rank's, as the others would be gone without a word."""
+    process = os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != process:  # one that the program has forked
+            end(status)
+        text = f"os._exit({status}) would end all simulated ranks, which are one process: let the program end by itself"
+        if current() is None:  # a thread of the program's own, where an exception would be lost
+            os.write(2, f"gin: {text}\n".encode())
+            end(status or 1)
+        raise ProcessEnd(text)
+
+    return refuse
 
 
 def _private(module: Any) -> bool:

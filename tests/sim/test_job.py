@@ -210,6 +210,54 @@ def test_exit_codes(tmp_path: Path) -> None:
     assert done.returncode == 7 and "rank 1 of 2 exited with code 7" in done.stderr
 
 
+EXITS = """
+import os, threading, gin
+def leave(): os._exit({status})
+with gin.init() as comm:
+    if comm.rank == 1:
+        {how}
+    comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_program_that_ends_the_process_fails(command: str, status: int, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(EXITS.format(status=status, how="leave()"))
+    words = [sys.executable, "-P", "-m", "gin", command, "-n", "2", str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, env={**os.environ, "GIN_PLATFORM": "sim"})
+    assert done.returncode == 1, done
+    assert f"os._exit({status}) would end all simulated ranks" in done.stdout + done.stderr
+    if command == "check":
+        assert "seed 0: exit on rank 1" in done.stdout and "in leave" in done.stdout
+        assert "cause:" not in done.stdout
+
+
+def test_a_thread_that_ends_the_process_does_not_pass(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        EXITS.format(status=0, how="thread = threading.Thread(target=leave); thread.start(); thread.join()")
+    )
+    done = run("-n", "2", str(program))
+    assert done.returncode == 1 and "gin: os._exit(0) would end" in done.stderr, done
+
+
+def test_processes_that_a_rank_has_forked_end_as_they_will(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    how = "child = os.fork(); child or leave(); assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3"
+    program.write_text(EXITS.format(status=3, how=how))
+    done = run("-n", "2", str(program))
+    assert done.returncode == 0, done.stderr
+
+
+def test_os_exit_is_given_back() -> None:
+    before = os._exit
+    with pytest.raises(SystemExit, match="would end all simulated ranks"):
+        spawn(2, lambda: os._exit(7))
+    assert os._exit is before
+
+
 def test_programs_that_are_not_python_are_refused() -> None:
     done = run("-n", "2", "true")
     assert done.returncode == 2 and "runs Python programs" in done.stderr
