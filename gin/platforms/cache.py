@@ -55,7 +55,7 @@ class Cache:
 
     @contextmanager
     def _lock(self, folder: Path, key: str) -> Iterator[None]:
-        """One maker per kernel at a time; at most 256 lock files, which stay. Kernels that share one wait for one another."""
+        """One maker per kernel at a time; 256 lock files at most, which stay."""
         deadline = time.monotonic() + self._seconds
         with open(folder / f".lock-{key[:2]}", "w") as lock:
             while True:
