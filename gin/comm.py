@@ -290,7 +290,9 @@ class Comm:
         finally:
             self._store.leaving()
             self._backend.close(CLOSE_SECONDS)
-            _land(self._flights)
+            if self._platform.idle:
+                _land(self._flights)
+            self._end_kernels()
             self._store.close(timeout=CLOSE_SECONDS)
 
     def __enter__(self) -> Comm:
@@ -302,6 +304,10 @@ class Comm:
             self._store.fail(error_text(error))
             self._platform.fail(_core.code_internal, -1)
         self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_platform") and not self._closed and os.getpid() == self._process:
+            self._end_kernels()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "failed" if self._error else "open"
@@ -400,6 +406,11 @@ class Comm:
         for item in held:
             if isinstance(item, Region):
                 item.in_use += 1
+
+    def _end_kernels(self) -> None:
+        """Before anything goes that they reach. What one that cannot be stopped reaches stays."""
+        if not self._platform.abandon():
+            _core.keep(self)
 
     def _forget(self, region: Region) -> None:
         if not self._closed:

@@ -247,3 +247,60 @@ def test_an_interrupt_ends_the_wait(compile_kernel: Compile, tmp_path: Path) -> 
     finally:
         child.kill()
         child.wait()
+
+
+SPINS = r"""
+#include <gin/gin.cuh>
+extern "C" __global__ void spin(gin::Comm comm, gin::Window box, const char* array) {
+  const void* reached[] = {box.local(), box.peers, comm.control.base, comm.epoch, comm.record, comm.backend, array};
+  for (volatile int sum = 0;;)
+    for (const void* p : reached)
+      if (p) sum = sum + *static_cast<volatile const char*>(p);
+}
+"""
+WAYS = {
+    "closed": "with comm: catch(run)",
+    "closed by the error": "catch(lambda: closing(run))",
+    "interrupted": "signal.setitimer(signal.ITIMER_REAL, 0.5); catch(lambda: closing(comm.synchronize))",
+    "dropped": "catch(run); del comm",
+    "left": "catch(run)",
+}
+
+
+@pytest.mark.parametrize("backend", ["ibrc_proxy", "nvshmem", "nccl_gin"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_kernel_that_cannot_be_stopped_reaches_stays(way: str, backend: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import gc, signal, sys, time\n"
+        "import numpy as np\n"
+        "import gin, gin.comm\n"
+        "gin.comm.CLOSE_SECONDS = 0.1\n"
+        f"SPINS = {SPINS!r}\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "def catch(step):\n"
+        "    try:\n"
+        "        step()\n"
+        "    except (gin.TimeoutError, KeyboardInterrupt) as error:\n"
+        "        print(type(error).__name__)\n"
+        "def run():\n"
+        "    comm.synchronize(timeout=0.1)\n"
+        "def closing(step):\n"
+        "    with comm:\n"
+        "        step()\n"
+        f"comm = gin.init(backend={backend!r}, heap='64M')\n"
+        "box, array = comm.window(1 << 20), np.zeros(1 << 20, np.uint8)\n"
+        "comm.compile(SPINS, 'spin').launch(box, array)\n"
+        "box.close()\n"
+        "del box, array\n"
+        f"{WAYS[way]}\n"
+        "gc.collect()\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(3)\n"
+    )
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.split() == ["KeyboardInterrupt" if way == "interrupted" else "TimeoutError"]
+    assert done.stderr.splitlines() == [
+        "gin: kernel spin does not poll and cannot be stopped; its thread is left behind"
+    ]

@@ -65,6 +65,14 @@ nb::bytes comm_bytes(const nb::dict& fields) {
 }  // namespace
 
 void register_comm(nb::module_& m) {
+  m.def(
+      "keep",
+      [](nb::object thing) {
+        thing.release();
+        nb::set_leak_warnings(false);  // which would be about this one
+      },
+      nb::arg("thing"),
+      "Never lets go of an object, not even when the interpreter ends: a kernel that cannot be stopped may reach it.");
   m.def("comm_bytes", &comm_bytes, nb::arg("fields"), "gin::Comm from its fields by name; addresses as integers.");
   m.def(
       "window_bytes",

@@ -169,7 +169,15 @@ void register_host(nb::module_& m) {
           "pending", [](const Stream& stream) { return stream.pending(); }, "Launches that have not ended.")
       .def("close", &close, "timeout"_a,
            "Waits like synchronize, then ends the stream in any case, within a second: a kernel that still runs is "
-           "stopped; if it does not poll, its thread is left behind.");
+           "stopped; if it does not poll, its thread is left behind.")
+      .def(
+          "end",
+          [](Stream& stream) {
+            stream.close();
+            return stream.pending() == 0;
+          },
+          Release(),
+          "Ends the stream without waiting first, and raises nothing; returns whether no kernel is left behind.");
 }
 
 }  // namespace gin::binding

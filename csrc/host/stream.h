@@ -43,7 +43,7 @@ class Stream {
   void abandon();
 
   // Abandons what runs and waits for it for a second. A kernel that never polls cannot be stopped: its OS thread is then
-  // left behind, with a warning. Nothing can be launched afterwards.
+  // left behind, with a warning; it is pending, and what the kernel reaches has to stay. Nothing can be launched afterwards.
   void close();
 
   // Where the threads of the running kernel stand. A kernel that does not poll within the timeout is said to do that.

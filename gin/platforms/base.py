@@ -100,10 +100,19 @@ class Platform(ABC):
     def synchronize(self, timeout: float | None) -> None:
         """Waits until all launches have ended. Raises KernelError for what a kernel did wrong, TimeoutError."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether no launch is under way."""
+        return True
+
     def captured(self) -> str:
         """Where the threads of a kernel stood when a wait of it passed its deadline; empty when that is not known."""
         return ""
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Waits like synchronize, then ends everything in any case."""
+        """Waits like synchronize, then ends everything in any case. A kernel that cannot be stopped leaves it not `idle`."""
+
+    def abandon(self) -> bool:
+        """Stops kernels that run on threads of this process, if there are any. Returns whether none is left."""
+        return True

@@ -110,9 +110,16 @@ class HostPlatform(Platform):
     def synchronize(self, timeout: float | None) -> None:
         self._stream.synchronize(-1.0 if timeout is None else timeout)
 
+    @property
+    def idle(self) -> bool:
+        return bool(self._stream.pending == 0)
+
     def captured(self) -> str:
         text: str = self._stream.captured()
         return text
 
     def close(self, timeout: float) -> None:
         self._stream.close(timeout)
+
+    def abandon(self) -> bool:
+        return bool(self._stream.end())

@@ -121,9 +121,16 @@ class SimPlatform(HostPlatform):
                 raise
             raise crash_error(rank, str(error), *crash) from None
 
+    @property
+    def idle(self) -> bool:
+        return True  # kernels run while their rank waits for them
+
     def captured(self) -> str:
         text: str = self.simulation.captured(self._place.rank)
         return text
 
     def close(self, timeout: float) -> None:
         self.synchronize(None)
+
+    def abandon(self) -> bool:
+        return True

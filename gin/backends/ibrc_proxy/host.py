@@ -62,4 +62,5 @@ class Backend(shared_memory.HostBackend):
         if self._proxy is not None:
             self._proxy.stop(timeout)
         super().close(timeout)
-        self._proxy = None
+        if self.job.platform.idle:
+            self._proxy = None  # and the rings, which kernels write to
