@@ -9,7 +9,7 @@ namespace gin {
 
 class Error : public std::runtime_error {
  public:
-  enum class Kind { config, unsupported, bootstrap, timeout, remote, memory, compile, kernel, internal };
+  enum class Kind { config, argument, unsupported, bootstrap, timeout, remote, memory, compile, kernel, internal };
 
   Error(Kind kind, const std::string& what) : std::runtime_error(what), kind_(kind) {}
 

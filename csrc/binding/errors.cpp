@@ -12,6 +12,8 @@ const char* class_name(Error::Kind kind) {
   switch (kind) {
     case Error::Kind::config:
       return "ConfigError";
+    case Error::Kind::argument:
+      return "ArgumentError";
     case Error::Kind::unsupported:
       return "UnsupportedError";
     case Error::Kind::bootstrap:

@@ -48,7 +48,7 @@ std::vector<std::tuple<std::string, uint32_t, uint32_t>> params(const Module& mo
 
 uint32_t number(const char* what, int64_t value) {
   if (value < 0 || value > 0xffffffff) {
-    throw Error(Error::Kind::config, std::string(what) + " " + std::to_string(value) + " is out of range");
+    throw Error(Error::Kind::argument, std::string(what) + " " + std::to_string(value) + " is out of range");
   }
   return uint32_t(value);
 }
@@ -151,7 +151,7 @@ void register_host(nb::module_& m) {
           "spins, yields, sleep_ns: what polling does in turn: pauses, sched_yield, sleeps of at most so long.\n"
           "max_threads: resident at once; 0 for the most there can be.")
       .def("launch", &launch, "module"_a, "args"_a, "grid"_a, "block"_a, "shared"_a, "library"_a, "name"_a,
-           "Starts a kernel and returns. args: the bytes of each argument. Raises gin.ConfigError for a shape beyond "
+           "Starts a kernel and returns. args: the bytes of each argument. Raises gin.ArgumentError for a shape beyond "
            "CUDA's limits. After a failure, launches do nothing until synchronize has raised it.")
       .def("synchronize", &synchronize, "timeout"_a = -1.0,
            "Waits until all launches have ended and raises the first failure since the last call. timeout: seconds, "

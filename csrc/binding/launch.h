@@ -24,7 +24,7 @@ struct Module {
 
 using Dim = std::tuple<int64_t, int64_t, int64_t>;
 
-// gin::Error{config} for arguments that are not the kernel's, and numbers out of range.
+// gin::Error{argument} for arguments that are not the kernel's, and numbers out of range.
 host::Launch make_launch(const Module& module, const std::vector<nanobind::bytes>& args, const Dim& grid,
                          const Dim& block, int64_t shared, uint64_t library, std::string name);
 

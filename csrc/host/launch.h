@@ -17,7 +17,7 @@ class Module;
 class Arguments {
  public:
   Arguments() = default;
-  // gin::Error{config} when number or sizes are not those of the parameters.
+  // gin::Error{argument} when number or sizes are not those of the parameters.
   Arguments(const Module& module, const std::vector<std::string>& bytes);
 
   void* const* pointers() const { return pointers_.data(); }
@@ -38,7 +38,7 @@ struct Launch {
   void* library = nullptr;  // what gin::host::library() returns in the kernel
   Arguments arguments;
 
-  // CUDA's limits on blocks, grids and shared memory; gin::Error{config}.
+  // CUDA's limits on blocks, grids and shared memory; gin::Error{argument}.
   void check() const;
 };
 

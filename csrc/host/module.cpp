@@ -101,17 +101,17 @@ void Arguments::Free::operator()(std::byte* p) const { ::operator delete[](p, st
 Arguments::Arguments(const Module& module, const std::vector<std::string>& bytes) {
   auto params = module.params();
   if (bytes.size() != params.size()) {
-    throw Error(Error::Kind::config, std::string("kernel ") + module.entry().name + " takes " +
-                                         std::to_string(params.size()) + " arguments, not " +
-                                         std::to_string(bytes.size()));
+    throw Error(Error::Kind::argument, std::string("kernel ") + module.entry().name + " takes " +
+                                           std::to_string(params.size()) + " arguments, not " +
+                                           std::to_string(bytes.size()));
   }
   uint64_t total = 0;
   std::vector<uint64_t> offsets;
   for (size_t i = 0; i < params.size(); ++i) {
     if (bytes[i].size() != params[i].size) {
-      throw Error(Error::Kind::config, std::string("argument ") + std::to_string(i) + " of kernel " +
-                                           module.entry().name + " has " + std::to_string(params[i].size) +
-                                           " bytes, not " + std::to_string(bytes[i].size()));
+      throw Error(Error::Kind::argument, std::string("argument ") + std::to_string(i) + " of kernel " +
+                                             module.entry().name + " has " + std::to_string(params[i].size) +
+                                             " bytes, not " + std::to_string(bytes[i].size()));
     }
     total = (total + params[i].align - 1) / params[i].align * params[i].align;
     offsets.push_back(total);
@@ -127,7 +127,7 @@ Arguments::Arguments(const Module& module, const std::vector<std::string>& bytes
 
 void Launch::check() const {
   auto refuse = [&](const std::string& why) {
-    throw Error(Error::Kind::config, "launch of kernel " + name + ": " + why);
+    throw Error(Error::Kind::argument, "launch of kernel " + name + ": " + why);
   };
   if (!module) refuse("no module");
   uint64_t threads = uint64_t(block.x) * block.y * block.z;

@@ -31,7 +31,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Queues a launch; gin::Error{config} when its shape is refused. After an error, launches are dropped until
+  // Queues a launch; gin::Error{argument} when its shape is refused. After an error, launches are dropped until
   // synchronize() has reported it.
   void launch(Launch launch);
 

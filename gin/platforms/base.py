@@ -93,7 +93,7 @@ class Platform(ABC):
     ) -> None:
         """Starts a kernel; `library` is `Backend.library`.
 
-        Raises ArgumentError or ConfigError for a shape, a size or a stream that cannot be.
+        Raises ArgumentError for a shape, a size or a stream that cannot be.
         """
 
     @abstractmethod

@@ -211,13 +211,13 @@ def test_arguments_of_every_kind(world):
         assert launch()[1] == [1 << 63, (1 << 64) - 1]  # all that has hurt nothing
 
         for shape in (0, -1, (1, 0), (1, 1, 1, 1), (), 1.5, "2", None, 1 << 31, (1, 2**16 + 10**6)):
-            with pytest.raises(gin.Error, match="grid"):
+            with pytest.raises(gin.ArgumentError, match="grid"):
                 kernel.launch(*good.values(), grid=shape)
         for shape in (0, -1, (1, 0), 1025, (32, 33), (1, 1, 65), 1.5, None):
-            with pytest.raises(gin.Error, match="block"):
+            with pytest.raises(gin.ArgumentError, match="block"):
                 kernel.launch(*good.values(), block=shape)
         for bytes_wrong in (-1, 1 << 31, 1 << 24, 1.5, None, "1K"):
-            with pytest.raises(gin.Error, match="shared"):
+            with pytest.raises(gin.ArgumentError, match="shared"):
                 kernel.launch(*good.values(), shared=bytes_wrong)
         with pytest.raises(gin.ArgumentError, match="stream"):
             kernel.launch(*good.values(), stream=1)
