@@ -36,6 +36,15 @@ const char* meaning(int number) {
   }
 }
 
+constexpr char null_hint[] = "; peer_pointer gives a null pointer for a peer without a direct route";
+
+// Only kernels compiled for the simulator tell whether they are in an operation of gin.
+const char* operation_hint(const Thread& t) {
+  if (t.call) return ", in an operation of gin: GIN_CHECK=1 finds windows, offsets and peers that are out of range";
+  if (active->stepped()) return "";
+  return ", in the kernel's own code or in an operation of gin whose arguments GIN_CHECK=1 would check";
+}
+
 // What happened, in words.
 void describe(int number, const siginfo_t& info, char* text, size_t room) {
   const void* address = info.si_addr;
@@ -49,20 +58,17 @@ void describe(int number, const siginfo_t& info, char* text, size_t room) {
                   static_cast<unsigned long long>(stack_bytes >> 10));
     return;
   }
-  const bool null = uintptr_t(address) < 4096;
+  const bool instruction = number == SIGFPE || number == SIGILL;
   char where[32];
   std::snprintf(where, sizeof where, " 0x%llx", static_cast<unsigned long long>(uintptr_t(address)));
-  std::snprintf(text, room, "%s%s%s", meaning(number), nowhere ? " (none that memory can have)" : where,
-                number == SIGFPE || number == SIGILL || nowhere ? ""
-                : t->call
-                    ? ", in an operation of gin: GIN_CHECK=1 finds windows, offsets and peers that are out of range"
-                : null ? ", a null pointer: peer_pointer gives one for a peer without a direct route"
-                       : "");
+  std::snprintf(text, room, "%s%s%s%s", meaning(number), nowhere ? " (none that memory can have)" : where,
+                instruction ? "" : operation_hint(*t),
+                instruction || nowhere || t->call || uintptr_t(address) >= 4096 ? "" : null_hint);
 }
 
 void on_fault(int number, siginfo_t* info, void* context) {
   if (active && active->current()) {
-    char text[256];
+    char text[320];
     describe(number, *info, text, sizeof text);
     if (info->si_code > 0 && active->abandon(context, Crash::fault, text)) return;
     write_last_words(*active, text);

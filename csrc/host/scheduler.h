@@ -135,6 +135,7 @@ class Scheduler {
   // For the handler of faults: who was running, and whether the address is below the end of a thread's stack.
   const Arena& arena() const { return arena_; }
   const Thread* current() const { return current_; }
+  bool stepped() const { return stepped_; }
   const char* kernel_name() const { return launch_ ? launch_->name.c_str() : ""; }
 
  private:

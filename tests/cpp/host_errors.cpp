@@ -280,7 +280,13 @@ CASE(faults_of_threads_name_the_thread) {
   auto wild = compile("extern \"C\" __global__ void k(int* p) { p[blockIdx.x] = 1; }");
   auto [status2, text2] = in_child([&] { run(wild, {{2, 1, 1}, {1, 1, 1}}, static_cast<int*>(nullptr)); });
   CHECK(WIFSIGNALED(status2) && WTERMSIG(status2) == SIGSEGV);
-  CHECK_CONTAINS(text2, "gin: kernel k, block (0,0,0) thread (0,0,0): segmentation fault at address");
+  CHECK_CONTAINS(text2, "gin: kernel k, block (0,0,0) thread (0,0,0): segmentation fault at address 0x0, in the ");
+  CHECK_CONTAINS(text2, "kernel's own code or in an operation of gin whose arguments GIN_CHECK=1 would check; peer_");
+  auto far = compile("extern \"C\" __global__ void k(int* p) { *p = 1; }");
+  auto [status3, text3] = in_child([&] { run(far, {}, reinterpret_cast<int*>(uintptr_t(1) << 46)); });
+  CHECK(WIFSIGNALED(status3) && WTERMSIG(status3) == SIGSEGV);
+  CHECK_CONTAINS(text3, "GIN_CHECK=1");
+  CHECK(text3.find("peer_pointer") == std::string::npos);
 }
 
 CASE(no_address_space) {

@@ -46,10 +46,13 @@ extern "C" __global__ void kernel(gin::Comm comm, gin::Window window) {
 DEEP = KERNELS[: KERNELS.index("volatile char")].count("\n") + 1
 LINE = KERNELS[: KERNELS.index("BODY")].count("\n") + 1
 FAULTS = {
-    "null": ("*static_cast<int*>(net.peer_pointer(window, 0, peer)) = 7;", "address 0x0, a null pointer: peer_pointer"),
+    "null": (
+        "*static_cast<int*>(net.peer_pointer(window, 0, peer)) = 7;",
+        "address 0x0; peer_pointer gives a null pointer",
+    ),
     "copy": (
         "memcpy(net.peer_pointer(window, 0, peer), window.local(), 4096); *word = 1;",
-        "address 0x0, a null pointer",
+        "address 0x0; peer_pointer gives a null pointer",
     ),
     "nowhere": ("*reinterpret_cast<volatile int*>(1ull << 60) = 7;", "none that memory can have"),
     "division": ("*word = 7 / zero;", "integer division by zero"),
