@@ -15,7 +15,7 @@ from gin import _core, backends
 from gin.backends import Capabilities
 from gin.backends.base import Job, Region
 from gin.collective import Exchange, error_text
-from gin.config import Config, check_agreement, format_ranks
+from gin.config import Config, check_agreement, format_ranks, parse_duration
 from gin.errors import ArgumentError, Error, RemoteError, UnsupportedError
 from gin.failure import Story, exception, loss
 from gin.kernel import Kernel
@@ -258,17 +258,20 @@ class Comm:
         workers = workers or max(1, cores // self._store.ranks.local_size)
         self._platform.compile_ahead(kernels, self._flags(), workers, stopped)
 
-    def synchronize(self, timeout: float | None = None) -> None:
+    def synchronize(self, timeout: float | str | None = None) -> None:
         """Waits until all launches have finished, and raises what went wrong in them: who waited for what from whom.
 
-        timeout  seconds to wait for, by default without end: the waits inside kernels have their own deadlines
+        timeout  seconds (or text such as 5s) to wait for, by default and with 0 without end: the waits inside kernels have
+                 their own deadlines
 
         Raises TimeoutError, RemoteError or KernelError; the communicator has then failed: every call raises the same.
+        ArgumentError for what is no duration.
         """
         self._check_open()
+        seconds = _seconds(timeout)
         flights, self._flights = self._flights, []
         try:
-            self._platform.synchronize(timeout)
+            self._platform.synchronize(seconds)
         except BaseException as error:
             self._flights += flights  # which may still be under way
             if not isinstance(error, Error):
@@ -472,6 +475,16 @@ def _land(flights: list[Any]) -> None:
         if isinstance(item, Region):
             item.in_use -= 1
     flights.clear()
+
+
+def _seconds(timeout: float | str | None) -> float | None:
+    """How long to wait; None for without end."""
+    if timeout is None:
+        return None
+    try:
+        return parse_duration(timeout) or None
+    except ValueError as error:
+        raise ArgumentError(f"synchronize: timeout={timeout!r:.80} is not {error}") from None
 
 
 def _nbytes(value: Any) -> int:

@@ -300,3 +300,17 @@ def test_what_is_still_under_way_to_a_closed_window_does_not_reach_the_next_one(
             return int(np.count_nonzero(new.read(np.uint8)))
 
     assert gin.spawn(2, rank_main, timeout=60, platform="host") == [0, 0]
+
+
+def test_how_long_to_wait_is_said_as_everywhere(monkeypatch):
+    with gin.init() as comm:
+        asked = []
+        monkeypatch.setattr(comm._platform, "synchronize", asked.append)
+        for timeout in (None, 0, "never", 5, "5s", "500ms", np.float64(2)):
+            comm.synchronize(timeout)
+        assert asked == [None, None, None, 5, 5, 0.5, 2]
+        for wrong in (-3, float("nan"), float("inf"), "soon", "-1s", b"5", [5], True):
+            with pytest.raises(gin.ArgumentError, match=r"timeout=.* is not a duration such as 500ms"):
+                comm.synchronize(wrong)
+        assert len(asked) == 7
+        monkeypatch.undo()
