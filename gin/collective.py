@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gin.errors import Error, RemoteError
+from gin.errors import RemoteError
 
 __all__ = ["Exchange", "Store"]
 
@@ -59,5 +59,4 @@ class Exchange:
 
 def error_text(error: BaseException) -> str:
     """One line about an error, for other ranks."""
-    name = type(error).__name__ if isinstance(error, Error) else repr(type(error).__name__)
-    return f"{name}: {error}"
+    return f"{type(error).__name__}: {error}"
