@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,29 @@ def test_the_others_may_keep_going(command: Gin, options: list[str], variables: 
     assert sorted(out.splitlines()) == (["0", "2"] if kept else [])
     assert ("rank 0 of 3 exited with code 3" in err) == kept
     assert ("ending" in err) != kept
+
+
+@pytest.mark.parametrize("options", [[], ["--keep-going"]])
+@pytest.mark.parametrize(("exits", "code", "told"), [("3", 3, "rank 1"), ("0", 1, "rank [02]")])
+def test_ranks_that_fail_for_another_one_do_not_decide(
+    command: Gin, options: list[str], exits: str, code: int, told: str
+) -> None:
+    command.script.write_text(
+        "import sys, time\n"
+        "import gin\n"
+        "try:\n"
+        "    with gin.init(connect_timeout='20s') as comm:\n"
+        "        if comm.rank == 1:\n"
+        "            raise LookupError\n"
+        "        comm.barrier()\n"
+        "except LookupError:\n"
+        "    time.sleep(1.5)  # the others have ended\n"
+        f"    sys.exit({exits})\n"
+    )
+    found, _, err = command("run", "-n", "3", *options, "script.py")
+    assert found == code
+    assert re.search(rf"^gin run: {told} of 3 exited with code {code}$", err, re.MULTILINE)
+    assert len(re.findall("^gin run: rank", err, re.MULTILINE)) == (1 if not options else 2 + (code == 3))
 
 
 def test_a_timeout_ends_those_that_keep_going(command: Gin) -> None:

@@ -63,7 +63,8 @@ def command(
 
     A program whose name ends in .py runs with this Python. The ranks find each other through GIN_* variables that are
     set for them; gin.init() in the program needs no arguments. The exit code is that of the first rank that failed, or
-    0. Options come before the program; what follows it is the program's own.
+    0; a rank that an uncaught gin.RemoteError ends has failed after another. Options come before the program; what
+    follows it is the program's own.
 
     With GIN_ON_PEER_FAILURE=peer, or --keep-going, a rank that fails does not end the others.
 

@@ -16,7 +16,7 @@ from types import FrameType
 
 from gin.errors import ConfigError
 from gin.launch.guardian import Guardian
-from gin.launch.processes import Job, describe_exit, die_with_parent, exit_code, kill_group
+from gin.launch.processes import Followers, Job, describe_exit, die_with_parent, exit_code, kill_group
 
 __all__ = ["TIMED_OUT", "run"]
 
@@ -62,7 +62,8 @@ def run(
 
     Output that goes to a terminal goes there directly. Otherwise, and with labels, it is passed on in whole lines.
 
-    The code is 0, or that of the first rank that failed (128 + n for signal n, also for one that this process got).
+    The code is 0, or that of the first rank that failed (128 + n for signal n, also for one that this process got). A rank
+    that a RemoteError ends has failed after another one, however soon its process ends.
     Raises ConfigError when the command cannot be started. Nothing that the ranks started in their process groups is
     left when this returns, or when this process is killed.
     """
@@ -85,11 +86,14 @@ class _Launch:
         self.label = label
         self.selector = selectors.DefaultSelector()
         self.ranks: list[_Rank] = []
-        self.first: _Rank | None = None  # the first that failed
-        self.failed: list[_Rank] = []  # of which nothing has been said yet
+        self.failed: list[_Rank] = []  # in the order of their ends
+        self.told = 0  # of how many of them
+        self.job = Job(size, "gin run")
+        self.followers = Followers(self.job)
+        self.selector.register(self.followers.socket, selectors.EVENT_READ, self.followers.hear)
 
     def start(self, command: Sequence[str], guardian: Guardian) -> None:
-        job, parent = Job(self.size, "gin run"), os.getpid()
+        job, parent = self.job, os.getpid()
         base = dict(os.environ)
         out, err = (subprocess.PIPE if self.label or not os.isatty(target) else None for target in (1, 2))
         if out is not None:
@@ -123,25 +127,39 @@ class _Launch:
             self._turn(deadline)
             if caught:
                 return self._interrupted(caught, grace)
-            if self.first is not None and not keep_going:
-                return self._failed(self.first, grace, caught)
-            while self.failed:
-                self._tell(self.failed.pop(0))
+            if self.failed and not keep_going:
+                return self._failed(grace, caught)
+            for rank in self.failed[self.told :]:
+                self._tell(rank)
+            self.told = len(self.failed)
             if self._running() and time.monotonic() >= deadline:
                 numbers = ", ".join(str(rank.number) for rank in self._running())
                 self._say(f"not finished within {timeout:g} s: ranks {numbers}. Ending them")
                 self._end_in_order()
                 return TIMED_OUT
-        return 0 if self.first is None else exit_code(self.first.status or 0)
+        return exit_code((self._cause() or self.failed[0]).status or 0) if self.failed else 0
 
-    def _failed(self, first: _Rank, grace: float, caught: list[int]) -> int:
-        assert first.status is not None
-        self._tell(first)
+    def _failed(self, grace: float, caught: list[int]) -> int:
+        """The others have a while to end by themselves. One of them may be the cause."""
         deadline = time.monotonic() + grace
-        while self._running() and time.monotonic() < deadline and not caught:
+        cause = self._cause()
+        while cause is None and self._goes_on(deadline, caught):
+            self._turn(deadline)
+            cause = self._cause()
+        cause = cause or self.failed[0]
+        self._tell(cause)
+        while self._goes_on(deadline, caught):
             self._turn(deadline)
         self._end_in_order()
-        return exit_code(first.status)
+        return exit_code(cause.status or 0)
+
+    def _goes_on(self, deadline: float, caught: list[int]) -> bool:
+        return bool(self._running()) and time.monotonic() < deadline and not caught
+
+    def _cause(self) -> _Rank | None:
+        """The first that failed, leaving out those that say that they follow another."""
+        self.followers.hear()
+        return next((rank for rank in self.failed if rank.number not in self.followers.ranks), None)
 
     def _tell(self, rank: _Rank) -> None:
         self._say(f"rank {rank.number} of {self.size} {describe_exit(rank.status or 0)}")
@@ -183,6 +201,7 @@ class _Launch:
                 if stream is not None:
                     stream.close()
         self.selector.close()
+        self.followers.socket.close()
 
     def _running(self) -> list[_Rank]:
         return [rank for rank in self.ranks if rank.status is None]
@@ -200,7 +219,6 @@ class _Launch:
         self.selector.unregister(rank.watch)
         rank.status = result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
         if rank.status != 0:
-            self.first = self.first or rank
             self.failed.append(rank)
 
     def _watch_output(self, rank: _Rank, stream: _Stream) -> None:

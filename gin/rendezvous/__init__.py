@@ -144,4 +144,8 @@ def _at_exit() -> None:
     client = sys.modules.get("gin.rendezvous.client")
     if client is not None:
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+        if isinstance(error, RemoteError):
+            from gin.launch.processes import tell_of_following
+
+            tell_of_following()
         client.NetworkStore.say_goodbye_at_exit(f"{type(error).__name__}: {error}" if error else None)
