@@ -162,6 +162,22 @@ def test_ranks_that_share_a_gpu_share_its_multiprocessors(platform):
 
 
 @pytest.mark.parametrize(
+    ("grid", "block", "shared", "words"),
+    [
+        ((1, 70000, 1), (32, 1, 1), 0, r"grid=\(1, 70000, 1\).*at most \(2147483647, 65535, 65535\)"),
+        ((1, 1, 1), (1, 1, 65), 0, r"block=\(1, 1, 65\).*at most \(1024, 1024, 64\)"),
+        ((1, 1, 1), (32, 1, 1), 1 << 20, "1048576 bytes of shared memory"),
+    ],
+)
+def test_shapes_beyond_cudas_limits_are_errors_of_the_arguments(platform, grid, block, shared, words):
+    platform.driver.CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8)
+    platform.driver.cuFuncSetAttribute = lambda *_: (1,)
+    module = CudaModule([("unsigned", 8, 8)], None, None, 1024)
+    with pytest.raises(gin.ArgumentError, match=words):
+        platform._check_shape(module, "k", grid, block, shared)
+
+
+@pytest.mark.parametrize(
     ("visible", "answer", "far"), [(True, 0, {1}), (True, 1, set()), (False, 0, {1}), (False, 1, set())]
 )
 def test_gpus_that_atomics_do_not_reach(monkeypatch, visible, answer, far):

@@ -20,7 +20,17 @@ from gin.errors import ArgumentError, ConfigError, Error, KernelError, TimeoutEr
 from gin.platforms.ahead import by_processes, by_threads
 from gin.platforms.base import Module, Platform
 from gin.platforms.cuda_compile import KINDS, CudaCompiler, DeviceCode
-from gin.platforms.cuda_memory import LEGACY_STREAM, DeviceMemory, Gpu, PinnedMemory, check, driver, gpu_of, library
+from gin.platforms.cuda_memory import (
+    INVALID_VALUE,
+    LEGACY_STREAM,
+    DeviceMemory,
+    Gpu,
+    PinnedMemory,
+    check,
+    driver,
+    gpu_of,
+    library,
+)
 from gin.platforms.cuda_peers import without_atomics
 from gin.platforms.losses import open_losses, record_bytes
 from gin.ranks import Ranks
@@ -30,6 +40,8 @@ __all__ = ["CudaPlatform"]
 
 LINE = 128  # bytes; words that different agents write do not share one
 AFTER_FAILURE_SECONDS = 2.0  # for kernels to see that the job has failed
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+_MOST_THREADS = (1024, 1024, 64)
 
 
 @dataclass(frozen=True)
@@ -193,12 +205,15 @@ class CudaPlatform(Platform):
         threads, blocks = block[0] * block[1] * block[2], grid[0] * grid[1] * grid[2]
         if threads > module.most_threads:
             raise ArgumentError(f"kernel {name} takes at most {module.most_threads} threads in a block; block={block}")
+        for what, shape, most_of in (("grid", grid, _MOST_BLOCKS), ("block", block, _MOST_THREADS)):
+            if any(count > most for count, most in zip(shape, most_of, strict=True)):
+                raise ArgumentError(f"launch of kernel {name}: {what}={shape}, of which CUDA takes at most {most_of}")
         if shared > 48 << 10:
             attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(
-                cu.cuFuncSetAttribute(module.function, attribute, shared),
-                f"kernel {name} with {shared} bytes of shared memory in a block",
-            )
+            answer = cu.cuFuncSetAttribute(module.function, attribute, shared)
+            if int(answer[0]) == INVALID_VALUE:
+                raise ArgumentError(f"kernel {name}: a block of this GPU has no {shared} bytes of shared memory for it")
+            check(answer, f"kernel {name} with {shared} bytes of shared memory in a block")
         each = check(
             cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(module.function, threads, shared), f"launching {name}"
         )
