@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gin.ranks
-from gin import _core
 from gin.bench import binding, conditions, gpus, results
 from gin.bench.lanes import signals_for
 from gin.bench.measure import Session, Taken, channels_of, heap_bytes, share
@@ -159,6 +158,8 @@ def _require_memory(plan: Plan, size: int, local_size: int) -> None:
 
     Each would fit alone: they take memory where they are written first, when nobody is asked any more.
     """
+    from gin import _core
+
     platform = Config.from_sources(platform=plan.platform).platform
     if platform in ("cuda", "sim") or simulated():
         return

@@ -77,9 +77,9 @@ MUTATIONS = {
     ),
     "a barrier does not drain": Mutation(
         f"{IMPL}order.cuh",
-        "Signal{true, drain, word, 1}",
-        "Signal{true, false, word, 1}",
-        ("barrier.by[block]", "barrier.by[8 blocks]"),
+        "      if (drain) status = impl::drained(channel());\n",
+        "",
+        ("barrier.by[block]", "barrier.by[8 blocks]", "barrier.drains_for_others"),
     ),
     "a descriptor is lost where the ring begins again": Mutation(
         "gin/backends/ibrc_proxy/producer.h",
