@@ -174,7 +174,11 @@ class Window:
         return interface
 
     def close(self) -> None:
-        """Gives this rank's part back. Local: memory is reused when no rank has the window or an array of it."""
+        """Gives this rank's part back. Local: memory is reused when no rank has the window or an array of it.
+
+        What kernels put without a flush may still be under way: ibrc_proxy waits for that before memory is reused, and on
+        GPUs the libraries of the other backends have to be asked, by flush or quiet.
+        """
         self._lease = None
 
     def __repr__(self) -> str:
